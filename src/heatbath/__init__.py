@@ -1,0 +1,18 @@
+"""SGD with a random learning rate, and the temperature of a training run."""
+
+from heatbath.draws import draw
+from heatbath.laws import Arcsine, Constant, Exponential, Law, LogNormal, TwoPoint, Uniform, parse_law
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Arcsine",
+    "Constant",
+    "Exponential",
+    "Law",
+    "LogNormal",
+    "TwoPoint",
+    "Uniform",
+    "draw",
+    "parse_law",
+]

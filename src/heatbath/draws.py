@@ -1,0 +1,136 @@
+"""Counter-based random numbers: ``(seed, stream, step)`` to a uniform, the same everywhere.
+
+The generator is SplitMix64 (Steele, Lea and Flood 2014): ``bits_k = mix(key + k * gamma)`` with Stafford's mixer 13.
+Start ``key`` and odd increment ``gamma`` are hashed from (seed, stream), so that two seeds walk unrelated orbits
+rather than shifted pieces of one. Position ``k`` is reached at once; there is no state but integers. Each operation
+is 64-bit integer arithmetic that wraps, which NumPy and torch do alike on every device: the bits are identical.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from heatbath.laws import Law, Numbers, parse_law
+
+_WORD = 2**64
+_GOLDEN = 0x9E3779B97F4A7C15
+_BLOCK = 512
+
+
+def uniform(seed: int, stream: int, step: Numbers) -> Numbers:
+    """Return uniforms in the open interval (0, 1) for the given steps, a pure function of the three integers.
+
+    Args:
+        seed: an integer with ``0 <= seed < 2**64``.
+        stream: which of the seed's independent sequences, likewise.
+        step: an integer, an integer NumPy array or an int64 tensor of any device; not negative.
+
+    Returns:
+        float64 of the shape and kind of ``step``: the middles of ``2**52`` equal cells, so that 0 and 1 never occur.
+    """
+    if type(step).__module__.partition(".")[0] == "torch":
+        bits: Any = _random_bits(seed, stream, step)
+        return (bits.double() + 0.5) * 2.0**-52  # type: ignore[no-any-return]
+    steps = np.asarray(step)
+    if steps.dtype.kind not in "iu":
+        raise TypeError(f"step must hold integers, got {step!r}")
+    bits = _random_bits(seed, stream, np.atleast_1d(steps).astype(np.int64))
+    values = ((bits + 0.5) * 2.0**-52).reshape(steps.shape)
+    return values if steps.ndim else float(values)  # type: ignore[return-value]
+
+
+def draw(law: Law | str, seed: int, start: int, count: int, stream: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the multipliers ``alpha_start, ..., alpha_(start + count - 1)`` as float64.
+
+    These are the numbers that `RandomSGD` and `RandomLR` use with the same law and seed: ``alpha_k`` belongs to the
+    ``k``-th mini-batch, counted from 0.
+
+    Raises:
+        ValueError: ``start`` or ``count`` is negative, or the seed or stream is out of range.
+    """
+    start, count = check_integer("start", start, 2**62), check_integer("count", count, 2**62)
+    return parse_law(law).quantile(uniform(seed, stream, np.arange(start, start + count)))
+
+
+class Multipliers:
+    """The sequence ``alpha_step, alpha_(step + 1), ...`` of one law and seed, one number at a time.
+
+    It holds integers and the law; the block of numbers that makes a draw cost well under a microsecond is only a
+    cache, left out of copies and pickles.
+    """
+
+    __slots__ = ("_block", "_first", "law", "seed", "step", "stream")
+
+    def __init__(self, law: Law, seed: int, stream: int = 0, step: int = 0) -> None:
+        self.law, self.seed, self.stream, self.step = law, seed, stream, step
+        self._first, self._block = 0, [0.0][:0]
+
+    def take(self) -> float:
+        """Return ``alpha_step`` and advance."""
+        value = self.at(self.step)
+        self.step += 1
+        return value
+
+    def at(self, step: int) -> float:
+        """Return ``alpha_step`` of the given step and stay where we are."""
+        index = step - self._first
+        if not 0 <= index < len(self._block):
+            self._first, index = step, 0
+            self._block = draw(self.law, self.seed, step, _BLOCK, self.stream).tolist()
+        return self._block[index]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Multipliers, (self.law, self.seed, self.stream, self.step)
+
+    def __repr__(self) -> str:
+        return f"Multipliers({self.law}, seed={self.seed}, step={self.step})"
+
+
+def check_integer(name: str, value: Any, limit: int = _WORD) -> int:
+    """Return ``value`` as an int if it is an integer with ``0 <= value < limit``, else raise."""
+    allowed = f"{name} must be an integer with 0 <= {name} < 2**{limit.bit_length() - 1}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{allowed}, got {value!r}") from None
+    if isinstance(value, bool) or not 0 <= number < limit:
+        raise ValueError(f"{allowed}, got {value!r}")
+    return number
+
+
+def _random_bits(seed: int, stream: int, step: Any) -> Any:
+    """52 random bits for each step, as int64 of the array or tensor ``step``."""
+    key, gamma = _orbit(check_integer("seed", seed), check_integer("stream", stream))
+    z = step * _signed(gamma) + _signed(key)
+    z = (z ^ _shift_right(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift_right(z, 27)) * _signed(0x94D049BB133111EB)
+    return _shift_right(z ^ _shift_right(z, 31), 12)
+
+
+def _shift_right(z: Any, bits: int) -> Any:
+    """A shift that brings in zeros: int64 has the sign-keeping one only."""
+    return (z >> bits) & (2 ** (64 - bits) - 1)
+
+
+def _orbit(seed: int, stream: int) -> tuple[int, int]:
+    """The start and the odd increment of one sequence, hashed from its names."""
+    state = _mix(_mix((seed + _GOLDEN) % _WORD) ^ _mix((stream * _GOLDEN + 1) % _WORD))
+    key = _mix((state + _GOLDEN) % _WORD)
+    gamma = _mix((state + 2 * _GOLDEN) % _WORD) | 1
+    # An increment with long runs of equal bits mixes poorly; this is the generator's own repair.
+    if (gamma ^ (gamma >> 1)).bit_count() < 24:
+        gamma ^= 0xAAAAAAAAAAAAAAAA
+    return key, gamma
+
+
+def _mix(z: int) -> int:
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % _WORD
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % _WORD
+    return z ^ (z >> 31)
+
+
+def _signed(word: int) -> int:
+    return word - _WORD if word >= _WORD // 2 else word
