@@ -2,17 +2,24 @@
 
 from heatbath.draws import draw
 from heatbath.laws import Arcsine, Constant, Exponential, Law, LogNormal, TwoPoint, Uniform, parse_law
+from heatbath.optimizer import RandomSGD
+from heatbath.randomizer import randomize
+from heatbath.schedulers import CosineCycleLR, RandomLR
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Arcsine",
     "Constant",
+    "CosineCycleLR",
     "Exponential",
     "Law",
     "LogNormal",
+    "RandomLR",
+    "RandomSGD",
     "TwoPoint",
     "Uniform",
     "draw",
     "parse_law",
+    "randomize",
 ]

@@ -1,0 +1,345 @@
+"""`RandomSGD`: stochastic gradient descent with a random learning rate, for `torch.optim.SGD`.
+
+One multiplier ``alpha`` of mean 1 is drawn for each mini-batch. PyTorch's own SGD kernels do the arithmetic, driven
+with other scalars (see `heatbath.kernels`), so that the draw costs no pass over memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.optim.optimizer import (
+    Optimizer,
+    ParamsT,
+    _device_dtype_check_for_fused,
+    _use_grad_for_differentiable,
+)
+
+from heatbath.draws import Multipliers, check_integer, uniform
+from heatbath.kernels import COUPLINGS, capturable_sgd, random_sgd
+from heatbath.laws import Constant, Law, Uniform, parse_law
+
+__all__ = ["RandomSGD"]
+
+
+class RandomSGD(torch.optim.SGD):
+    r"""SGD whose learning rate is multiplied by a fresh random number at each step.
+
+    With velocity ``v``, mini-batch gradient ``g`` (weight decay included), momentum ``mu``, dampening ``tau`` and
+    ``alpha_k`` drawn from ``law`` for the ``k``-th step (the paper's equations (1)-(2), in PyTorch's sign of ``v``):
+
+    * coupling ``"gradient"``, the paper's: ``v <- mu v + (1 - tau) alpha g``, ``x <- x - lr v``; with Nesterov
+      ``x <- x - lr (alpha g + mu v)``. The draw enters the velocity and lives on in it.
+    * coupling ``"update"``, what changing ``lr`` at each step does: ``v <- mu v + (1 - tau) g``,
+      ``x <- x - lr alpha v``; with Nesterov ``x <- x - lr alpha (g + mu v)``.
+
+    With ``law=Constant()`` it is `torch.optim.SGD`, bit for bit. ``alpha_k`` is ``heatbath.draw(law, seed, k, 1)``: a
+    function of the seed and the step alone, so that ranks agree without a message and a resumed run goes on as if it
+    had never stopped. Groups with equal law and seed share their draws.
+
+    Each group holds, beside torch's own settings, ``law``, ``coupling``, ``seed``, and ``rate``: the multiplier of
+    the last step (1 before the first). ``lr`` belongs to the schedulers and is never written here.
+
+    Args:
+        params: parameters, named parameters or groups of them; a group may override any setting below.
+        lr: the mean learning rate, a number or a one-element tensor.
+        law: distribution of the multiplier, for instance ``Uniform(0.5)`` or ``"uniform:0.5"``.
+        coupling: where the multiplier enters, ``"gradient"`` or ``"update"``.
+        seed: an integer; the whole state of the randomness is this and the number of steps taken.
+        momentum: ``mu``.
+        dampening: ``tau``.
+        weight_decay: L2 penalty, part of the gradient; ``alpha`` multiplies it too.
+        nesterov: step with the look-ahead velocity.
+        maximize: ascend instead.
+        foreach: use PyTorch's multi-tensor kernels; None decides as `torch.optim.SGD` does.
+        fused: use PyTorch's fused kernel.
+        capturable: draw on the device, so that a captured CUDA graph draws afresh at each replay. Take one step
+            before the capture when there is momentum. ``rate`` is then a tensor.
+        differentiable: let autograd see the step.
+
+    A step that `torch.amp.GradScaler` skips consumes no draw: after ``k`` steps that moved the weights the next
+    multiplier is ``alpha_k``. With ``fused=True`` this takes one read of ``found_inf`` a step (none if capturable).
+
+    With Nesterov in coupling "gradient", ``state[p]["momentum_buffer"]`` holds the velocity divided by
+    ``state[p]["buffer_scale"]``; `velocity` returns the velocity itself in every mode.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        *,
+        law: Law | str = Uniform(1.0),  # noqa: B008 (laws are frozen)
+        coupling: Literal["gradient", "update"] = "gradient",
+        seed: int = 0,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float | Tensor = 0.0,
+        nesterov: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        defaults: dict[str, Any] = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+            "foreach": foreach,
+            "differentiable": differentiable,
+            "fused": fused,
+            "capturable": capturable,
+            "law": law,
+            "coupling": coupling,
+            "seed": seed,
+        }
+        _check_settings(defaults)
+        # torch.optim.SGD's own __init__ knows nothing of the further settings: the one of Optimizer is next in line.
+        Optimizer.__init__(self, params, defaults)
+        if fused:
+            self._step_supports_amp_scaling = True
+            self._need_device_dtype_check_for_fused = True
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters; what it leaves out is taken from the optimizer's own settings."""
+        if isinstance(param_group, dict):
+            _check_settings({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+        _start_draws(self.param_groups[-1], step=0)
+
+    @_use_grad_for_differentiable
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Draw a multiplier and take one step.
+
+        Args:
+            closure: reevaluates the model and returns the loss.
+
+        Returns:
+            The closure's loss, or None.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        compiling = torch.compiler.is_compiling()
+        if found_inf is not None and not compiling and not any(g["capturable"] for g in self.param_groups):
+            if found_inf.item():
+                return loss
+            found_inf = None
+
+        rates = self._draw_outside_graph() if compiling else self._draw(as_tensors=False)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            params: list[Tensor] = []
+            grads: list[Tensor] = []
+            buffers: list[Tensor | None] = []
+            has_sparse_grad = self._init_group(group, params, grads, buffers)
+            settings = {
+                "rate": rate,
+                "coupling": group["coupling"],
+                "lr": group["lr"],
+                "momentum": group["momentum"],
+                "dampening": group["dampening"],
+                "nesterov": group["nesterov"],
+                "weight_decay": group["weight_decay"],
+                "maximize": group["maximize"],
+                "has_sparse_grad": has_sparse_grad,
+                "foreach": group["foreach"],
+                "fused": group["fused"],
+                "grad_scale": grad_scale,
+                "found_inf": found_inf,
+            }
+            if isinstance(rate, Tensor):
+                if None in buffers and params[0].is_cuda and torch.cuda.is_current_stream_capturing():
+                    raise RuntimeError("take one step before the capture: there is no velocity to go on from yet")
+                capturable_sgd(params, grads, buffers, **settings)
+            elif _scales_buffers(group):
+                scales = [self.state[p].get("buffer_scale", 1.0) for p in params]
+                random_sgd(params, grads, buffers, scales, **settings)
+                for p, scale in zip(params, scales, strict=True):
+                    self.state[p]["buffer_scale"] = scale
+            else:
+                random_sgd(params, grads, buffers, None, **settings)
+            if group["momentum"] != 0:
+                for p, buffer in zip(params, buffers, strict=True):
+                    self.state[p]["momentum_buffer"] = buffer
+        return loss
+
+    def velocity(self, parameter: Tensor) -> Tensor | None:
+        """Return the velocity of ``parameter`` in PyTorch's sign, or None before its first step with momentum."""
+        state = self.state.get(parameter, {})
+        buffer: Tensor | None = state.get("momentum_buffer")
+        scale = state.get("buffer_scale", 1.0)
+        return buffer if buffer is None or scale == 1.0 else buffer * scale
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state; of the randomness it holds ``law`` as text and the integers ``seed`` and ``step``."""
+        state_dict = super().state_dict()
+        for packed in state_dict["param_groups"]:
+            if isinstance(packed.get("law"), Law):
+                packed["law"] = str(packed["law"])
+            if (multipliers := packed.pop("multipliers", None)) is not None:
+                counter = packed.pop("step", None)
+                packed["step"] = multipliers.step if counter is None else int(counter)
+            packed.pop("rate", None)
+        return state_dict
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state of the same law, coupling and seed, or one of `torch.optim.SGD`.
+
+        Raises:
+            ValueError: the state belongs to other groups, another law, coupling or seed; nothing has been changed.
+        """
+        super().load_state_dict(state_dict)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        groups = state["param_groups"]
+        if "param_groups" in self.__dict__:  # load_state_dict, not a copy or an unpickling
+            steps = [_adopt_group(i, ours, theirs) for i, (ours, theirs) in enumerate(zip(self.param_groups, groups))]
+        else:
+            steps = [_steps_taken(group) for group in groups]
+        super().__setstate__(state)
+        for group, step in zip(groups, steps, strict=True):
+            group.setdefault("capturable", False)
+            _start_draws(group, step)
+            if group["capturable"]:
+                self._unscale_buffers(group)
+
+    def _init_group(
+        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], buffers: list[Tensor | None]
+    ) -> bool:
+        has_sparse_grad = False
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            if group["fused"] and getattr(self, "_need_device_dtype_check_for_fused", True):
+                _device_dtype_check_for_fused(p)
+                self._need_device_dtype_check_for_fused = False
+            params.append(p)
+            grads.append(p.grad)
+            has_sparse_grad |= p.grad.is_sparse
+            buffers.append(self.state[p].get("momentum_buffer") if group["momentum"] != 0 else None)
+        return has_sparse_grad
+
+    def _draw(self, *, as_tensors: bool) -> list[float | Tensor]:
+        """The multiplier of each group for this step: a float, or where a graph needs it a tensor filled anew."""
+        rates: list[float | Tensor] = []
+        for group in self.param_groups:
+            multipliers: Multipliers = group["multipliers"]
+            if multipliers.law is not group["law"] or multipliers.seed != group["seed"]:
+                _check_settings(group)
+                _start_draws(group, _steps_taken(group))
+                multipliers = group["multipliers"]
+            if isinstance(multipliers.law, Constant):
+                multipliers.step += 1
+                rates.append(1.0)
+            elif group["capturable"]:
+                self._unscale_buffers(group)
+                rates.append(self._draw_on_device(group))
+            elif as_tensors:
+                self._unscale_buffers(group)
+                if not isinstance(group["rate"], Tensor):
+                    group["rate"] = torch.empty((), dtype=torch.float64, device=group["params"][0].device)
+                rates.append(group["rate"].fill_(multipliers.take()))
+            else:
+                group["rate"] = multipliers.take()
+                rates.append(group["rate"])
+        return rates
+
+    @_disable_dynamo
+    def _draw_outside_graph(self) -> list[float | Tensor]:
+        """Draw on the host while the step around it is compiled: the graph sees a tensor, never a new constant."""
+        with torch.no_grad():
+            return self._draw(as_tensors=True)
+
+    def _draw_on_device(self, group: dict[str, Any]) -> Tensor:
+        """Draw by integer arithmetic on the group's device, from a counter that lives there and advances itself."""
+        device = group["params"][0].device
+        counter, rate = group.get("step"), group["rate"]
+        if counter is None or counter.device != device:
+            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError("take one step before the capture: the draws are not on the device yet")
+            counter = torch.tensor(_steps_taken(group), dtype=torch.int64, device=device)
+            rate = torch.ones((), dtype=torch.float64, device=device)
+            group["step"], group["rate"] = counter, rate
+        rate.copy_(group["law"].quantile(uniform(group["seed"], 0, counter)))
+        found_inf = getattr(self, "found_inf", None)
+        counter.add_(1 if found_inf is None else (found_inf == 0).reshape(()).to(device))
+        return rate  # type: ignore[no-any-return]
+
+    def _unscale_buffers(self, group: dict[str, Any]) -> None:
+        """Make each momentum buffer the velocity itself, for the kernels that know nothing of scales."""
+        for p in group["params"]:
+            if (scale := self.state.get(p, {}).pop("buffer_scale", 1.0)) != 1.0:
+                with torch.no_grad():
+                    self.state[p]["momentum_buffer"].mul_(scale)
+
+
+def _scales_buffers(group: dict[str, Any]) -> bool:
+    return (
+        group["nesterov"]
+        and group["coupling"] == "gradient"
+        and group["momentum"] != 0
+        and not isinstance(group["law"], Constant)
+    )
+
+
+def _start_draws(group: dict[str, Any], step: int) -> None:
+    """Put the group's draws at ``step``, with ``rate`` what it was then."""
+    group["law"] = parse_law(group["law"])
+    multipliers = Multipliers(group["law"], group["seed"], step=step)
+    group["multipliers"] = multipliers
+    group["rate"] = multipliers.at(step - 1) if step else 1.0
+    group.pop("step", None)
+
+
+def _steps_taken(group: dict[str, Any]) -> int:
+    counter = group.get("step")
+    return int(counter) if counter is not None else int(group["multipliers"].step)
+
+
+def _adopt_group(index: int, ours: dict[str, Any], theirs: dict[str, Any]) -> int:
+    """Complete a saved group from ours and return its number of steps; raise if its draws are not ours."""
+    for key in ("law", "coupling", "seed"):
+        saved = theirs.setdefault(key, ours[key])
+        if (parse_law(saved) if key == "law" else saved) != ours[key]:
+            raise ValueError(
+                f"the state dict has {key}={saved!s} in param_groups[{index}], this optimizer has {key}={ours[key]!s}: "
+                f"they must be equal, or the run would go on with other draws; build the optimizer with the saved {key}"
+            )
+    return check_integer("step", theirs.pop("step", 0), 2**62)
+
+
+def _check_settings(group: dict[str, Any]) -> None:
+    """Raise a ValueError or TypeError that names the setting, its value and what is allowed."""
+    lr = group["lr"]
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
+    names = {"lr": "learning rate", "momentum": "momentum value", "weight_decay": "weight_decay value"}
+    for key, name in {**names, "dampening": "dampening value"}.items():
+        value = group[key]
+        if isinstance(value, bool) or not isinstance(value, (int, float, Tensor)):
+            raise TypeError(f"Invalid {name}: {value!r}; {key} must be a number")
+        if not math.isfinite(value) or (key in names and value < 0):
+            raise ValueError(f"Invalid {name}: {value}; {key} must be finite" + " and >= 0" * (key in names))
+    if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+        raise ValueError(
+            "Nesterov momentum requires a momentum and zero dampening; got "
+            f"momentum={group['momentum']}, dampening={group['dampening']}"
+        )
+    if group["coupling"] not in COUPLINGS:
+        raise ValueError(f"coupling must be one of {', '.join(map(repr, COUPLINGS))}, got {group['coupling']!r}")
+    parse_law(group["law"])
+    check_integer("seed", group["seed"])
+    for one, other in (("fused", "foreach"), ("fused", "differentiable"), ("capturable", "differentiable")):
+        if group[one] and group[other]:
+            raise RuntimeError(f"`{one}` and `{other}` cannot be `True` together.")
