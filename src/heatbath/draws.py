@@ -33,13 +33,13 @@ def uniform(seed: int, stream: int, step: Numbers) -> Numbers:
     """
     if type(step).__module__.partition(".")[0] == "torch":
         bits: Any = _random_bits(seed, stream, step)
-        return (bits.double() + 0.5) * 2.0**-52  # type: ignore[no-any-return]
+        return (bits.double() + 0.5) * 2.0**-52
     steps = np.asarray(step)
     if steps.dtype.kind not in "iu":
         raise TypeError(f"step must hold integers, got {step!r}")
     bits = _random_bits(seed, stream, np.atleast_1d(steps).astype(np.int64))
     values = ((bits + 0.5) * 2.0**-52).reshape(steps.shape)
-    return values if steps.ndim else float(values)  # type: ignore[return-value]
+    return values if steps.ndim else float(values)
 
 
 def draw(law: Law | str, seed: int, start: int, count: int, stream: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -52,7 +52,10 @@ def draw(law: Law | str, seed: int, start: int, count: int, stream: int = 0) -> 
         ValueError: ``start`` or ``count`` is negative, or the seed or stream is out of range.
     """
     start, count = check_integer("start", start, 2**62), check_integer("count", count, 2**62)
-    return parse_law(law).quantile(uniform(seed, stream, np.arange(start, start + count)))
+    multipliers: np.ndarray[Any, np.dtype[np.float64]] = parse_law(law).quantile(
+        uniform(seed, stream, np.arange(start, start + count))
+    )
+    return multipliers
 
 
 class Multipliers:

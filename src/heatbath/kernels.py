@@ -37,7 +37,7 @@ def random_sgd(
     *,
     rate: float,
     coupling: str,
-    lr: float | Tensor,
+    lr: Any,
     momentum: float,
     dampening: float,
     nesterov: bool,
@@ -53,7 +53,7 @@ def random_sgd(
             everywhere but with Nesterov in coupling "gradient".
         rate: the multiplier ``alpha >= 0``.
         coupling: "gradient" or "update".
-        lr: mean learning rate.
+        lr: mean learning rate, a number or a tensor.
         momentum: ``mu``.
         dampening: ``tau``.
         nesterov: look-ahead.
@@ -66,7 +66,7 @@ def random_sgd(
     units = [None if b is None else s for b, s in zip(buffers, scales or repeat(1.0), strict=False)]
     for unit in dict.fromkeys(units):
         members = [i for i, other in enumerate(units) if other == unit]
-        some = [[tensors[i] for i in members] for tensors in (params, grads, buffers)]
+        some: list[list[Any]] = [[tensors[i] for i in members] for tensors in (params, grads, buffers)]
         after = 1.0
         if unit is None:
             # Torch's first step sets b = g and moves by r g, or r (g + mu g): the move is ours, b lacks its alpha.
@@ -95,7 +95,7 @@ def capturable_sgd(
     *,
     rate: Tensor,
     coupling: str,
-    lr: float | Tensor,
+    lr: Any,
     momentum: float,
     dampening: float,
     nesterov: bool,
@@ -158,7 +158,7 @@ def _step_in_two_calls(
     buffers: list[Tensor | None],
     *,
     rate: float,
-    lr: float | Tensor,
+    lr: Any,
     momentum: float,
     unit: float,
     weight_decay: float,

@@ -204,7 +204,8 @@ class RandomSGD(torch.optim.SGD):
     def __setstate__(self, state: dict[str, Any]) -> None:
         groups = state["param_groups"]
         if "param_groups" in self.__dict__:  # load_state_dict, not a copy or an unpickling
-            steps = [_adopt_group(i, ours, theirs) for i, (ours, theirs) in enumerate(zip(self.param_groups, groups))]
+            pairs = zip(self.param_groups, groups, strict=True)
+            steps = [_adopt_group(i, ours, theirs) for i, (ours, theirs) in enumerate(pairs)]
         else:
             steps = [_steps_taken(group) for group in groups]
         super().__setstate__(state)
