@@ -37,6 +37,8 @@ def uniform(seed: int, stream: int, step: Numbers) -> Numbers:
     steps = np.asarray(step)
     if steps.dtype.kind not in "iu":
         raise TypeError(f"step must hold integers, got {step!r}")
+    if steps.size and steps.min() < 0:
+        raise ValueError(f"step must not be negative, got {steps.min()}")
     bits = _random_bits(seed, stream, np.atleast_1d(steps).astype(np.int64))
     values = ((bits + 0.5) * 2.0**-52).reshape(steps.shape)
     return values if steps.ndim else float(values)

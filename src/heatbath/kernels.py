@@ -23,8 +23,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.sgd import sgd
+from torch.optim import sgd as torch_sgd
 
+sgd: Any = torch_sgd.sgd  # it takes tensors as rates too, its annotations do not say so
 COUPLINGS = ("gradient", "update")
 _REACH = 64.0  # how far alpha may lie from the buffer's unit, as a factor
 
@@ -173,7 +174,9 @@ def _step_in_two_calls(
     if maximize:
         grads = [-grad for grad in grads]
     if weight_decay != 0:
-        grads = [grad + weight_decay * param for grad, param in zip(grads, params, strict=True)]
+        # Autograd may want the parameters as they were before the step, if it differentiates by the decay.
+        before = [p.clone() for p in params] if isinstance(weight_decay, Tensor) else params
+        grads = [grad + weight_decay * param for grad, param in zip(grads, before, strict=True)]
     kernel.update(weight_decay=0.0, maximize=False, nesterov=False)
     sgd(params, grads, [None] * len(params), lr=lr * rate, momentum=0.0, dampening=0.0, **kernel)
     sgd(params, grads, buffers, lr=lr * momentum, momentum=momentum * unit, dampening=1.0 - rate, **kernel)

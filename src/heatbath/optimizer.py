@@ -168,6 +168,7 @@ class RandomSGD(torch.optim.SGD):
                 for p, scale in zip(params, scales, strict=True):
                     self.state[p]["buffer_scale"] = scale
             else:
+                self._unscale_buffers(group)
                 random_sgd(params, grads, buffers, None, **settings)
             if group["momentum"] != 0:
                 for p, buffer in zip(params, buffers, strict=True):
@@ -243,10 +244,14 @@ class RandomSGD(torch.optim.SGD):
             if isinstance(multipliers.law, Constant):
                 multipliers.step += 1
                 rates.append(1.0)
-            elif group["capturable"]:
+                continue
+            if group["capturable"]:
                 self._unscale_buffers(group)
                 rates.append(self._draw_on_device(group))
-            elif as_tensors:
+                continue
+            if "step" in group:  # no longer capturable
+                multipliers.step = int(group.pop("step"))
+            if as_tensors:
                 self._unscale_buffers(group)
                 if not isinstance(group["rate"], Tensor):
                     group["rate"] = torch.empty((), dtype=torch.float64, device=group["params"][0].device)
@@ -266,7 +271,7 @@ class RandomSGD(torch.optim.SGD):
         """Draw by integer arithmetic on the group's device, from a counter that lives there and advances itself."""
         device = group["params"][0].device
         counter, rate = group.get("step"), group["rate"]
-        if counter is None or counter.device != device:
+        if counter is None or counter.device != device or not isinstance(rate, Tensor):
             if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 raise RuntimeError("take one step before the capture: the draws are not on the device yet")
             counter = torch.tensor(_steps_taken(group), dtype=torch.int64, device=device)
@@ -330,7 +335,8 @@ def _check_settings(group: dict[str, Any]) -> None:
         value = group[key]
         if isinstance(value, bool) or not isinstance(value, (int, float, Tensor)):
             raise TypeError(f"Invalid {name}: {value!r}; {key} must be a number")
-        if not math.isfinite(value) or (key in names and value < 0):
+        number = float(value.detach() if isinstance(value, Tensor) else value)
+        if not math.isfinite(number) or (key in names and number < 0):
             raise ValueError(f"Invalid {name}: {value}; {key} must be finite" + " and >= 0" * (key in names))
     if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
         raise ValueError(

@@ -1,0 +1,221 @@
+"""The command line.
+
+A command is a function under ``@app.command()``: it reads its options, imports what it needs inside its body so that
+the others start fast, lets the library raise its own errors, and prints on `console`. `main` turns what is raised into
+one line and an exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from heatbath.thermostat import Thermostat
+
+app = typer.Typer(
+    name="heatbath",
+    help="SGD with a random learning rate, and the temperature of a training run.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# What a missing module is installed with.
+_EXTRAS = {"scipy": "theory", "matplotlib": "paper", "mlxtend": "paper"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status: 0, 2 after an error, 130 after an interrupt."""
+    try:
+        status = app(arguments, prog_name="heatbath", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        status = 130
+    except BrokenPipeError:
+        # The reader has gone, as in `heatbath ... | head`; the interpreter's last flush must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        message = _explain(error)
+        if message is None:
+            raise
+        print(f"heatbath: {message}", file=sys.stderr)
+        return 2
+    if status == 130:
+        print("heatbath: interrupted", file=sys.stderr)
+    return status if isinstance(status, int) else 0
+
+
+def console() -> Console:
+    """Return the console to print on; never narrower than a table needs, as a terminal wraps better than we cut."""
+    measured = Console(highlight=False, soft_wrap=True)
+    measured.width = max(measured.width, 100) if measured.is_terminal else 240
+    return measured
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from heatbath import __version__
+
+        print(f"heatbath {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _heatbath(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def thermostat(
+    lr: Annotated[float, typer.Option(help="The mean learning rate.")],
+    batch_size: Annotated[int, typer.Option(help="Samples in a mini-batch.")],
+    momentum: Annotated[float, typer.Option(help="The momentum, from 0 to below 1.")] = 0.0,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's form of the step.")] = False,
+    law: Annotated[str, typer.Option(help="The law of the multiplier, such as uniform:1.")] = "constant",
+    coupling: Annotated[str, typer.Option(help="What the multiplier acts on: gradient or update.")] = "gradient",
+    dataset_size: Annotated[int | None, typer.Option(help="Samples, if drawn without replacement.")] = None,
+    diffusion: Annotated[float, typer.Option(help="The variance of a sample's gradient.")] = 1.0,
+    curvature: Annotated[float | None, typer.Option(help="The largest curvature, to test the rate.")] = None,
+    at_batch_size: Annotated[int | None, typer.Option(help="Ask for equal temperature at this batch size.")] = None,
+    at_momentum: Annotated[float | None, typer.Option(help="Ask for equal temperature at this momentum.")] = None,
+    at_lr: Annotated[float | None, typer.Option(help="Ask for equal temperature at this rate.")] = None,
+    solve: Annotated[str | None, typer.Option(help="The knob to solve for: lr, batch_size or momentum.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the temperature that the knobs set, and other knobs of equal temperature."""
+    own = Thermostat(lr, batch_size, momentum, nesterov, law, coupling, dataset_size)
+    asked = {"batch_size": at_batch_size, "momentum": at_momentum, "lr": at_lr, "solve": solve}
+    rows = [("given", own), *_alternatives(own, {name: value for name, value in asked.items() if value is not None})]
+    regime = _small_rate_regime(own, curvature)
+    if as_json:
+        print(json.dumps(_thermostat_report(rows, regime, diffusion), indent=2))
+        return
+    temperature = own.temperature(diffusion)
+    form = f"{'Nesterov' if own.nesterov else 'heavy ball'}, coupling {own.coupling}" if own.momentum else "no momentum"
+    data = "" if own.dataset_size is None else f", {own.dataset_size} samples without replacement"
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in ("lr", "batch", "momentum", "law", "T", "T / given"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for label, row in rows:
+        here = row.temperature(diffusion)
+        ratio = f"{here / temperature:.4g}" if temperature > 0.0 else "-"
+        knobs = (f"{row.lr:.6g}", str(row.batch_size), f"{row.momentum:.6g}", str(row.law), f"{here:.6g}", ratio)
+        table.add_row(label, *knobs)
+    out = console()
+    out.print(f"SGD, {form}{data}")
+    out.print(f"Temperature at leading order: {temperature:.6g} (for a gradient variance of {diffusion:g} per sample)")
+    out.print(f"Relative to the constant protocol at the same knobs: {own.law_factor:.6g}\n")
+    out.print(table)
+    if own.law.variance > 0.0:
+        out.print("\nThe fair control of a random rate is the constant rate of equal temperature.", end="")
+    out.print(f"\n{regime.note}")
+    if regime.warning:
+        out.print(f"[bold yellow]Warning:[/] {regime.warning}")
+
+
+@dataclass(frozen=True)
+class _Regime:
+    """Whether the leading order can be trusted; ``limit`` is the curvature up to which it is right to a tenth."""
+
+    curvature: float | None
+    limit: float
+    stable_below: float
+    exact_over_leading: float | None
+    note: str
+    warning: str | None
+
+
+def _small_rate_regime(own: Thermostat, curvature: float | None) -> _Regime:
+    """Compare the leading order with the exact temperature on a quadratic; it is left where they differ by 10 %.
+
+    The exact ratio depends on ``lr * curvature`` alone, so an unknown curvature still has a limit that can be told. As
+    nothing can be warned of without a curvature, one of order 1 is then supposed, and said to be.
+    """
+    from heatbath.theory.quadratic import exact_temperature, is_stable, largest_stable_rate, small_rate_limit
+
+    supposed = 1.0 if curvature is None else curvature
+    limit = small_rate_limit(own) / own.lr
+    stable_below = largest_stable_rate(own, supposed) * supposed / own.lr
+    note = f"At the given rate the leading order is within 10 % of the exact temperature below curvature {limit:.4g}"
+    note += f"; second moments are stable below {stable_below:.4g}."
+    who = f"curvature {supposed:g}" if curvature is not None else "a curvature of only 1"
+    if curvature is None:
+        note += " Give --curvature to test yours."
+    ratio, warning = None, None
+    if not is_stable(own, supposed):
+        bound = largest_stable_rate(own, supposed)
+        warning = f"unstable at {who}: the rate is {own.lr / bound:.3g} times the largest, {bound:.4g}."
+    else:
+        unit = Thermostat(own.lr, 1, own.momentum, own.nesterov, own.law, own.coupling)  # noise cancels in the ratio
+        ratio = float(exact_temperature(unit, supposed, 1.0)) / unit.temperature()
+        if supposed > limit:
+            warning = f"not a small rate: {who} is {supposed / limit:.3g} times that limit"
+            warning += f", and the exact temperature there {ratio:.4g} times the leading order."
+    return _Regime(curvature, limit, stable_below, ratio if curvature is not None else None, note, warning)
+
+
+def _alternatives(own: Thermostat, asked: dict[str, Any]) -> list[tuple[str, Thermostat]]:
+    """The rows below the first. What is asked for must have a solution; a row of ours without one is left out."""
+    rows: list[tuple[str, Thermostat]] = []
+    if asked:
+        rows.append(("asked", own.at(**asked)))
+    offers: list[tuple[str, dict[str, Any]]] = [
+        ("batch x 2", {"batch_size": 2 * own.batch_size}),
+        ("batch / 2", {"batch_size": own.batch_size // 2}),
+    ]
+    if own.law.variance > 0.0:
+        offers.insert(0, ("fair control", {"law": "constant"}))
+    for label, request in offers:
+        try:
+            rows.append((label, own.at(**request)))
+        except ValueError:
+            continue
+    return rows
+
+
+def _thermostat_report(rows: list[tuple[str, Thermostat]], regime: _Regime, diffusion: float) -> dict[str, Any]:
+    own = rows[0][1]
+
+    def describe(row: Thermostat) -> dict[str, Any]:
+        knobs = {name: getattr(row, name) for name in row.__dataclass_fields__}
+        return {**knobs, "law": str(row.law), "temperature": row.temperature(diffusion)}
+
+    return {
+        **describe(own),
+        "diffusion": diffusion,
+        "law_factor": own.law_factor,
+        "alternatives": [{"label": label, **describe(row)} for label, row in rows[1:]],
+        "small_rate_regime": {name: None if value == math.inf else value for name, value in asdict(regime).items()},
+    }
+
+
+def _explain(error: Exception) -> str | None:
+    """One line for the person at the keyboard, or None for what is a defect of the program."""
+    if hasattr(error, "format_message"):  # what typer raises for wrong usage, in all its versions
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "heatbath"
+        text = " ".join(str(error.format_message()).split()).rstrip(".")
+        return f"{text}; see '{command} --help'"
+    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+        return f"this needs {error.name}: pip install 'heatbath[{_EXTRAS[error.name]}]'"
+    if isinstance(error, ValueError | TypeError | OSError):
+        return " ".join(str(error).split())
+    return None

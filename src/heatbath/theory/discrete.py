@@ -1,0 +1,168 @@
+"""The discrete algorithm itself, with Gaussian gradient noise, on thousands of trajectories at once.
+
+This is what the stochastic equation approximates. With the paper's sign of the velocity and ``G = grad f(x) + n``,
+``n`` normal of variance ``D / C`` in each direction (equations 1 and 2 of the paper)::
+
+    coupling "gradient":   v' = mu v - alpha G,   x' = x + l v'
+    coupling "update":     v' = mu v - G,         x' = x + l alpha v'
+
+and with Nesterov's momentum, in PyTorch's form, the step goes along ``mu v' - alpha G`` (``mu v' - G``), not ``v'``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from heatbath import draws
+from heatbath.laws import Constant, Law
+from heatbath.theory.landscapes import Array, Landscape, Quadratic
+from heatbath.theory.quadratic import largest_stable_rate
+from heatbath.theory.trajectories import (
+    Diffusion,
+    Process,
+    State,
+    Trajectories,
+    check_knobs,
+    evaluate_diffusion,
+    run,
+    start,
+)
+from heatbath.thermostat import Thermostat
+
+_MULTIPLIERS = 1  # the stream of the seed that the multipliers use
+
+
+@dataclass(frozen=True)
+class DiscreteSGD:
+    """The knobs of the algorithm.
+
+    Attributes:
+        lr: learning rate ``l``.
+        momentum: ``mu``.
+        diffusion: ``D``, the variance of a per-sample gradient in one direction, bare: without the law's factor. A
+            number, or a function of the positions.
+        batch_size: ``C``.
+        law: of the multiplier ``alpha``.
+        coupling: ``"gradient"`` or ``"update"``.
+        nesterov: whether the momentum is Nesterov's.
+    """
+
+    lr: float
+    momentum: float
+    diffusion: Diffusion
+    batch_size: float = 1.0
+    law: Law = Constant()  # noqa: RUF009 (a law is frozen)
+    coupling: Literal["gradient", "update"] = "gradient"
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        check_knobs(self.lr, self.momentum, self.diffusion, self.batch_size)
+        if self.coupling not in ("gradient", "update"):
+            raise ValueError(f"coupling must be 'gradient' or 'update', got {self.coupling!r}")
+
+    def step(self, landscape: Landscape, state: State, multipliers: Array, noise: Array) -> State:
+        """Return the state one mini-batch later.
+
+        Args:
+            landscape: the loss.
+            state: of all trajectories.
+            multipliers: one ``alpha`` for each trajectory: ``(count,)``, or ``(count, 1)`` in several dimensions.
+            noise: standard normals of the shape of the positions.
+        """
+        scale = np.sqrt(evaluate_diffusion(self.diffusion, state.position) / self.batch_size)
+        gradient = state.gradient + scale * noise
+        in_gradient = self.coupling == "gradient"
+        if in_gradient:
+            gradient = multipliers * gradient
+        velocity = self.momentum * state.velocity - gradient
+        direction = self.momentum * velocity - gradient if self.nesterov else velocity
+        rate = self.lr if in_gradient else self.lr * multipliers
+        position = state.position + rate * direction
+        return State(position, velocity, landscape.gradient(position))
+
+    def linear_map(self, curvature: float, multiplier: float) -> tuple[Array, Array]:
+        """Return ``A`` and ``b`` of ``(x, v)' = A (x, v) + b n`` on a quadratic, ``n`` a standard normal.
+
+        Both are affine in the multiplier, so that their values at two multipliers give every average over the law.
+        """
+        units = np.eye(3)
+        landscape = Quadratic(curvature)
+        if callable(self.diffusion):
+            raise ValueError("the map is linear for a constant diffusion only")
+        state = self.step(landscape, start(landscape, units[0], units[1]), np.array(multiplier), units[2])
+        return np.stack([state.position[:2], state.velocity[:2]]), np.array([state.position[2], state.velocity[2]])
+
+
+def simulate_sgd(
+    sgd: DiscreteSGD,
+    landscape: Landscape,
+    positions: Array,
+    *,
+    steps: Sequence[int],
+    velocities: Array | None = None,
+    seed: int = 0,
+) -> Trajectories:
+    """Return snapshots of many trajectories of the algorithm, each with its own noise and multipliers.
+
+    Args:
+        sgd: the knobs.
+        landscape: the loss.
+        positions: where the trajectories start: ``(count,)``, or ``(count, dimension)``.
+        steps: after how many steps to look: increasing integers.
+        velocities: as ``positions``; at rest if not given.
+        seed: of the gradient noise and, in a stream of their own, of the multipliers. Two laws at one seed therefore
+            see the same noise and the same quantiles, and their difference has little sampling error.
+
+    Returns:
+        snapshots at times ``l * steps``.
+
+    Raises:
+        ValueError: the rate is unstable, or a trajectory runs off to infinity.
+    """
+    process = sgd_process(sgd, landscape, seed=seed)
+    return run(process, start(landscape, positions, velocities), steps, sgd.lr)
+
+
+def sgd_process(sgd: DiscreteSGD, landscape: Landscape, *, seed: int = 0) -> Process:
+    """Return the function that moves a state of any number of trajectories by one step of SGD, with fresh draws.
+
+    Raises:
+        ValueError: second moments grow at the landscape's stiffest minimum.
+    """
+    knobs = Thermostat(sgd.lr, 1, sgd.momentum, sgd.nesterov, sgd.law, sgd.coupling)
+    bound = largest_stable_rate(knobs, landscape.stiffness)
+    if sgd.lr >= bound:
+        raise ValueError(
+            f"lr = {sgd.lr:.6g} is {sgd.lr / bound:.3g} times the largest stable rate, {bound:.6g}, at curvature "
+            f"{landscape.stiffness:.6g} with momentum {sgd.momentum:g} and law {sgd.law}"
+        )
+    generator = np.random.default_rng(seed)
+    take_multipliers = _multiplier_source(sgd.law, seed)
+
+    def move(state: State) -> State:
+        noise = np.asarray(generator.standard_normal(state.position.shape))
+        shape = state.position.shape if landscape.dimension == 1 else (*state.position.shape[:-1], 1)
+        return sgd.step(landscape, state, take_multipliers(math.prod(shape)).reshape(shape), noise)
+
+    return move
+
+
+def _multiplier_source(law: Law, seed: int) -> Callable[[int], Array]:
+    """Return a function that takes the next so many multipliers of one sequence, which is drawn in large blocks."""
+    block, drawn = np.empty(0), 0
+
+    def take(count: int) -> Array:
+        nonlocal block, drawn
+        if block.size < count:
+            size = max(count, 2**15)
+            block = np.concatenate([block, draws.draw(law, seed, drawn, size, stream=_MULTIPLIERS)])
+            drawn += size
+        taken, block = block[:count], block[count:]
+        return taken
+
+    return take

@@ -1,0 +1,314 @@
+"""SGD on a quadratic loss with additive noise, where everything is exact.
+
+On ``f = x^T A x / 2`` with mini-batch gradient ``g_B = A x + noise``, the noise having covariance ``S1 / C`` (less for
+a finite data set), one step is linear in ``z = (x, u)`` with ``u = l v`` the velocity in units of ``x``:
+
+    coupling "gradient":  v' = mu v - alpha g_B,   x' = x + l v'          or  x + l (mu v' - alpha g_B)   for Nesterov
+    coupling "update":    v' = mu v - g_B,         x' = x + l alpha v'    or  x + l alpha (mu v' - g_B)
+
+In the eigenbasis of ``A`` the directions share nothing but ``alpha`` and the noise. Write the step of direction ``i``
+as ``z' = (1 + G_i + (alpha - 1) H_i) z - (k + (alpha - 1) h) l noise_i``: ``G_i`` is its mean map less the identity and
+``H_i`` what ``alpha`` shakes. With ``s2`` the variance of ``alpha``, the block ``M_ij = <z_i z_j^T>`` is stationary if
+
+    G_i M + M G_j^T + G_i M G_j^T + s2 H_i M H_j^T + (l^2 S_ij / C) (k k^T + s2 h h^T) = 0,
+
+four linear equations. The identity is taken out before anything is rounded, so small rates keep their digits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from heatbath.thermostat import Thermostat
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+Moment = Literal["mean", "mean-square"]
+
+
+def stationary_moments(thermostat: Thermostat, curvature: ArrayLike, diffusion: ArrayLike) -> Array:
+    """Return the stationary second moments of position and velocity, in the paper's sign of ``v``.
+
+    Args:
+        thermostat: the knobs.
+        curvature: ``A``: a number, an array of the curvatures along independent directions, or a symmetric positive
+            matrix.
+        diffusion: ``S1``, the covariance of the gradients of single samples: a number (times the identity), an array (a
+            diagonal), or a symmetric matrix.
+
+    Returns:
+        ``[[<x x>, <x v>], [<v x>, <v v>]]``: shape ``(2, 2)`` for numbers, ``(n, 2, 2)`` if an argument is an array of
+        ``n`` directions, and the ``(2n, 2n)`` array of four blocks if an argument is a matrix.
+
+    Raises:
+        ValueError: the second moments have no stationary value: the rate exceeds `largest_stable_rate`.
+    """
+    rates, basis, covariance = _directions(curvature, diffusion)
+    _check_stable(thermostat, rates)
+    if basis is None:
+        moments = _direction_moments(thermostat, rates, covariance, rates)
+    else:
+        pairs = _direction_moments(thermostat, rates[:, None], covariance, rates[None, :])
+        moments = np.einsum("ai,ijpq,bj->paqb", basis, pairs, basis, optimize=True).reshape(2 * len(rates), -1)
+        moments = 0.5 * (moments + moments.T)
+    return moments.reshape(2, 2) if np.ndim(curvature) == np.ndim(diffusion) == 0 else moments
+
+
+def exact_temperature(thermostat: Thermostat, curvature: ArrayLike, diffusion: ArrayLike) -> float | Array:
+    """Return the temperature ``<x f'(x)>`` of equipartition, exact at any stable rate.
+
+    With ``y = l a`` for curvature ``a``, the leading order ``T_lead`` of `Thermostat.temperature`, the variance ``s2``
+    of the law and its factor ``F``, the equations of this module have the solution
+
+        T / T_lead = (1 + n y) / (1 - c1 y - c2 y^2),
+        heavy ball:  n = c2 = 0,   2 (1 - mu^2) c1 = 1 - mu + s2 (1 + mu),
+        Nesterov:    (1 + mu) F n = 2 (1 - mu^2) c2 = mu (1 + 2 mu)(1 + s2),
+                     2 (1 - mu^2) c1 = 1 - mu - 4 mu^2 + s2 (1 + mu),
+
+    in either coupling. The leading order is off by a relative ``(n + c1) y``: heavy
+    ball is hotter than it says, Nesterov with much momentum is colder.
+
+    Returns:
+        A number for numbers, an array for directions, and for matrices the mean over directions ``tr(A <x x^T>) / n``.
+    """
+    rates, basis, covariance = _directions(curvature, diffusion)
+    _check_stable(thermostat, rates)
+    variances = covariance if basis is None else np.diagonal(covariance)
+    temperatures = rates * _direction_moments(thermostat, rates, variances, rates)[..., 0, 0]
+    if basis is not None:
+        return float(temperatures.mean())
+    return temperatures if np.ndim(curvature) or np.ndim(diffusion) else float(temperatures[0])
+
+
+class FluctuationDissipation(NamedTuple):
+    """The two sides of the relation that holds in a stationary state: what the loss takes out and the noise puts in."""
+
+    dissipation: float
+    fluctuation: float
+
+
+def fluctuation_dissipation(
+    thermostat: Thermostat, curvature: ArrayLike, diffusion: ArrayLike
+) -> FluctuationDissipation:
+    """Return both sides of the fluctuation-dissipation relation, each from the stationary moments alone.
+
+    In PyTorch's sign let ``b' = mu b + G`` be the buffer after a step and ``x' = x - l D`` the step, where
+
+        coupling "gradient":  G = alpha g_B,   D = b'         or  G + mu b'          for Nesterov
+        coupling "update":    G = g_B,         D = alpha b'   or  alpha (G + mu b')
+
+    Nothing below needs a quadratic loss; only that ``alpha`` is drawn anew and that the averages do not change.
+
+    1. ``<|x'|^2> = <|x|^2>`` gives ``2 <x.D> = l <|D|^2>``.
+    2. ``<x'.b'> = <x.b> =: p`` gives ``p = mu p + <x.G> - l <D.b'>``, so ``p = (<x.G> - l <D.b'>) / (1 - mu)``.
+    3. As ``alpha`` has mean 1 and does not know ``x``, ``<x.D>`` is ``mu p + <x.G>`` for heavy ball, and
+       ``mu^2 p + (1 + mu) <x.G>`` for Nesterov. Put 2 into 3 and 3 into 1; the terms in ``<x.G>`` add up to
+       ``<x.G> / (1 - mu)`` in both cases, and with ``w = mu`` for heavy ball, ``w = mu^2`` for Nesterov,
+
+           <x.G> = l < (1 - mu)/2 |D|^2 + w D.b' >.
+
+    This one form covers all four cases; written out,
+
+        gradient, heavy ball:  <x.alpha g_B> = (l/2) (1 + mu) <|b|^2>                               (Yaida 2018)
+        gradient, Nesterov:    <x.alpha g_B> = l [(1 - mu)/2 <|D|^2> + mu^2 <D.b'>]
+        update, heavy ball:    <x.g_B>       = (l/2) [1 + mu + s2 (1 - mu)] <|b|^2>
+        update, Nesterov:      <x.g_B>       = l [(1 + s2)(1 - mu)/2 <|d|^2> + mu^2 <d.b'>],   d = g_B + mu b'
+
+    Returns:
+        ``dissipation``: the left side, here ``tr(A <x x^T>)``; ``fluctuation``: the right side. Both are sums over
+        directions, and equal to the number of directions times the temperature.
+    """
+    rates, basis, covariance = _directions(curvature, diffusion)
+    _check_stable(thermostat, rates)
+    variances = covariance if basis is None else np.diagonal(covariance)
+    lr, mu, spread = thermostat.lr, thermostat.momentum, thermostat.law.variance
+    moments = _direction_moments(thermostat, rates, variances, rates)
+    moments = moments * np.array([[1.0, lr], [lr, lr * lr]])
+    drift, shake, kick, kick_shake = _one_step(thermostat, lr * rates)
+    noise = lr * lr * thermostat.batch_variance * variances
+
+    # The products of x' - x = -l D (row 0) and u' = -l b' (row 1).
+    mean = drift + np.array([[0.0, 0.0], [0.0, 1.0]])
+    products = np.einsum("nip,npq,njq->nij", mean, moments, mean)
+    products = products + spread * np.einsum("nip,npq,njq->nij", shake, moments, shake)
+    products = products + noise[:, None, None] * _kicks(kick, kick_shake, spread)
+    memory = mu * mu if thermostat.nesterov else mu
+    fluctuation = (0.5 * (1.0 - mu) * products[:, 0, 0] + memory * products[:, 0, 1]) / lr
+    return FluctuationDissipation(float((rates * moments[:, 0, 0]).sum()), float(fluctuation.sum()))
+
+
+def spectral_radius(thermostat: Thermostat, curvature: ArrayLike, moment: Moment = "mean-square") -> float:
+    """Return the factor by which one step multiplies the slowest mode of the means or of the second moments."""
+    rates = _directions(curvature, 0.0)[0]
+    drift, shake, _, _ = _one_step(thermostat, thermostat.lr * rates)
+    if _checked(moment) == "mean":
+        generator = drift
+    else:
+        generator = _second_moment_generator(drift, shake, drift, shake, thermostat.law.variance)
+    return float(np.abs(1.0 + np.linalg.eigvals(generator)).max())
+
+
+def is_stable(thermostat: Thermostat, curvature: ArrayLike, moment: Moment = "mean-square") -> bool:
+    """Return whether the means or the second moments stay bounded: the rate is below `largest_stable_rate`."""
+    return thermostat.lr < largest_stable_rate(thermostat, curvature, moment)
+
+
+def largest_stable_rate(thermostat: Thermostat, curvature: ArrayLike, moment: Moment = "mean-square") -> float:
+    """Return the rate ``l`` at which the means or the second moments cease to be bounded.
+
+    It is ``y / a`` for the largest curvature ``a``, where for the means (the trace and determinant of one step)
+
+        y = 2 (1 + mu)    or    2 (1 + mu) / (1 + 2 mu)   for Nesterov,
+
+    and for the second moments, which the noise of ``alpha`` feeds as well, with ``s2`` its variance,
+
+        y = 2 (1 - mu^2) / (1 - mu + s2 (1 + mu))    or the positive root, for Nesterov, of
+        mu (1 + 2 mu)(1 + s2) y^2 + [1 - mu - 4 mu^2 + s2 (1 + mu)] y - 2 (1 - mu^2) = 0.
+
+    The map of second moments keeps positive matrices positive, so its largest eigenvalue is real and first reaches 1
+    where the stationary equations lose their solution: these are the zeros of their determinant. They are the same for
+    both couplings, and for a constant law equal to those of the means. With momentum a random rate costs much of the
+    range: at ``mu = 0.9`` and ``s2 = 1/3`` heavy ball falls from 3.8 to 0.52.
+    """
+    mu = thermostat.momentum
+    if _checked(moment) == "mean":
+        bound = 2.0 * (1.0 + mu) / (1.0 + 2.0 * mu if thermostat.nesterov else 1.0)
+    else:
+        linear, square = _denominator(thermostat)
+        root = math.sqrt(linear * linear + 4.0 * square)
+        bound = 2.0 / (root + linear) if linear > 0.0 else (root - linear) / (2.0 * square)  # no cancellation
+    return bound / float(_directions(curvature, 0.0)[0].max())
+
+
+def relaxation_time(thermostat: Thermostat, curvature: ArrayLike, moment: Moment = "mean-square") -> float:
+    """Return the number of steps in which the slowest mode decays by ``e``: ``-1 / log(radius)``.
+
+    Raises:
+        ValueError: the moments do not decay at this rate.
+    """
+    _check_stable(thermostat, _directions(curvature, 0.0)[0], moment)
+    radius = spectral_radius(thermostat, curvature, moment)
+    return 0.0 if radius == 0.0 else -1.0 / math.log(radius)
+
+
+def small_rate_limit(thermostat: Thermostat, tolerance: float = 0.1) -> float:
+    """Return the product ``lr * curvature`` up to which the leading order of the temperature is right to ``tolerance``.
+
+    It uses the closed form of `exact_temperature`: the least positive zero of ``T / T_lead = 1 +- tolerance``, or
+    infinity where the ratio stays within.
+    """
+    if not 0.0 < tolerance < 1.0:
+        raise ValueError(f"tolerance must be a number with 0 < tolerance < 1, got {tolerance!r}")
+    linear, square = _denominator(thermostat)
+    mu, factor = thermostat.momentum, thermostat.law_factor
+    slope = 0.0
+    if thermostat.nesterov:
+        slope = mu * (1.0 + 2.0 * mu) * thermostat.law.second_moment / ((1.0 + mu) * factor)
+    zeros: list[float] = []
+    for ratio in (1.0 - tolerance, 1.0 + tolerance):
+        # (1 + slope y) - ratio (1 - linear y - square y^2), highest power first
+        roots = np.roots([ratio * square, slope + ratio * linear, 1.0 - ratio])
+        zeros += [float(root.real) for root in roots if abs(root.imag) < 1e-12 * abs(root) and root.real > 0.0]
+    return min(zeros, default=math.inf)
+
+
+def _denominator(thermostat: Thermostat) -> tuple[float, float]:
+    """The coefficients of ``1 - linear y - square y^2``, to which the determinant of the equations is proportional."""
+    mu, spread = thermostat.momentum, thermostat.law.variance
+    scale = 2.0 * (1.0 - mu * mu)
+    linear = 1.0 - mu + spread * (1.0 + mu)
+    if not thermostat.nesterov:
+        return linear / scale, 0.0
+    return (linear - 4.0 * mu * mu) / scale, mu * (1.0 + 2.0 * mu) * (1.0 + spread) / scale
+
+
+def _one_step(thermostat: Thermostat, y: Array) -> tuple[Array, Array, Array, Array]:
+    """The mean map less the identity, what ``alpha - 1`` multiplies, and the same two for the kick, in ``(x, l v)``."""
+    mu = thermostat.momentum
+    memory, reach = (mu * mu, 1.0 + mu) if thermostat.nesterov else (mu, 1.0)
+    drift, shake = np.zeros((2, *y.shape, 2, 2))
+    drift[..., 0, 0], drift[..., 0, 1] = -reach * y, memory
+    drift[..., 1, 0], drift[..., 1, 1] = -y, mu - 1.0
+    kick = np.array([reach, 1.0])
+    shake[..., 0, 0] = -reach * y
+    if thermostat.coupling == "gradient":
+        shake[..., 1, 0] = -y
+        return drift, shake, kick, kick
+    shake[..., 0, 1] = memory
+    return drift, shake, kick, np.array([reach, 0.0])
+
+
+def _kicks(kick: Array, kick_shake: Array, spread: float) -> Array:
+    return np.outer(kick, kick) + spread * np.outer(kick_shake, kick_shake)
+
+
+def _second_moment_generator(drift: Array, shake: Array, drift2: Array, shake2: Array, spread: float) -> Array:
+    """The 4x4 matrices of ``M -> G M + M G2^T + G M G2^T + s2 H M H2^T`` on ``M`` read row by row."""
+    one = np.eye(2)
+    return _kron(drift, one) + _kron(one, drift2) + _kron(drift, drift2) + spread * _kron(shake, shake2)
+
+
+def _kron(left: Array, right: Array) -> Array:
+    product: Array = np.einsum("...ab,...cd->...acbd", left, right)
+    matrices: Array = product.reshape(*product.shape[:-4], 4, 4)
+    return matrices
+
+
+def _direction_moments(thermostat: Thermostat, rates: Array, covariance: Array, rates2: Array) -> Array:
+    """The blocks ``[[<x x>, <x v>], [<v x>, <v v>]]`` of pairs of directions of the given curvatures."""
+    lr, spread = thermostat.lr, thermostat.law.variance
+    drift, shake, kick, kick_shake = _one_step(thermostat, lr * rates)
+    drift2, shake2, _, _ = _one_step(thermostat, lr * rates2)
+    generator = _second_moment_generator(drift, shake, drift2, shake2, spread)
+    noise = (lr * lr * thermostat.batch_variance) * covariance[..., None] * _kicks(kick, kick_shake, spread).ravel()
+    solution = np.linalg.solve(-generator, noise[..., None]).reshape(*covariance.shape, 2, 2)
+    moments: Array = np.asarray(solution / np.array([[1.0, lr], [lr, lr * lr]]), dtype=np.float64)
+    return moments
+
+
+def _directions(curvature: ArrayLike, diffusion: ArrayLike) -> tuple[Array, Array | None, Array]:
+    """The curvatures of the directions, their basis if there is a matrix, and the diffusion in that basis."""
+    a, s = np.array(curvature, dtype=np.float64), np.array(diffusion, dtype=np.float64)
+    for name, value in (("curvature", a), ("diffusion", s)):
+        if value.ndim > 2 or value.size == 0 or not np.isfinite(value).all():
+            raise ValueError(f"{name} must be a finite number, array or matrix, got shape {value.shape}: {value}")
+        if value.ndim == 2 and (value.shape[0] != value.shape[1] or not np.allclose(value, value.T, rtol=1e-10)):
+            raise ValueError(f"{name} must be a symmetric matrix, got shape {value.shape}: {value}")
+    count = max(value.shape[-1] if value.ndim else 1 for value in (a, s))
+    if any(value.shape[-1] not in ((count,) if value.ndim == 2 else (1, count)) for value in (a, s) if value.ndim):
+        raise ValueError(f"curvature and diffusion must agree in size, got shapes {a.shape} and {s.shape}")
+    basis = None
+    if a.ndim == 2 or s.ndim == 2:
+        a, s = (value if value.ndim == 2 else np.diag(np.broadcast_to(value, (count,))) for value in (a, s))
+        rates, basis = np.linalg.eigh(a)
+        covariance = basis.T @ s @ basis
+        least = float(np.linalg.eigvalsh(s).min())
+        least = 0.0 if least > -1e-12 * np.abs(s).max() else least
+    else:
+        rates, covariance = np.broadcast_to(a, (count,)), np.broadcast_to(s, (count,))
+        least = float(covariance.min())
+    if rates.min() <= 0.0:
+        raise ValueError(f"curvature must be positive in each direction, got a least value of {rates.min():.4g}")
+    if least < 0.0:
+        raise ValueError(f"diffusion must not be negative in any direction, got a least value of {least:.4g}")
+    return rates, basis, covariance
+
+
+def _check_stable(thermostat: Thermostat, rates: Array, moment: Moment = "mean-square") -> None:
+    bound = largest_stable_rate(thermostat, rates, moment)
+    if thermostat.lr >= bound:
+        what = "the means" if moment == "mean" else "the second moments"
+        raise ValueError(
+            f"lr={thermostat.lr:.4g} is unstable: {what} grow without bound from lr={bound:.4g} on at curvature "
+            f"{rates.max():.4g}, which is exceeded {thermostat.lr / bound:.4g}-fold (the mean alone is stable below "
+            f"{largest_stable_rate(thermostat, rates, 'mean'):.4g})"
+        )
+
+
+def _checked(moment: str) -> str:
+    if moment not in ("mean", "mean-square"):
+        raise ValueError(f"moment must be 'mean' or 'mean-square', got {moment!r}")
+    return moment

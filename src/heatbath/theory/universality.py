@@ -1,0 +1,164 @@
+"""How far the law of the random rate matters: its variance alone at leading order, its shape beyond.
+
+On a quadratic loss with additive noise the second moments of SGD obey a linear recursion in which only ``<alpha>`` and
+``<alpha^2>`` enter: laws of equal variance have the same ``<x^2>`` at every rate. The shape of the law shows in the
+fourth moments there, and in every moment on other losses. Both start at first order in the rate and, without momentum,
+through one number.
+
+Take ``x' = x - l alpha (g + n)`` with ``n`` normal of variance ``S``, hold ``T = l m2 S / 2`` fixed, and write ``m_k``
+for ``<alpha^k>``. The mean of ``phi(x') - phi(x)``, over ``l``, is ``(L0 + l L1) phi`` plus terms of order ``l^2``::
+
+    L0 phi = -g phi' + T phi''
+    L1 phi = (m2 / 2) g^2 phi'' - (m3 / m2) T g phi''' + (m4 / (2 m2^2)) T^2 phi''''
+
+For an observable ``A`` solve ``-L0 phi = A - <A>``, averages over the Boltzmann weight ``exp(-f / T)``; stationarity
+gives ``<A>_l = <A> + l <L1 phi>``, and three integrations by parts, ``<g F> = T <F'>``, turn this into::
+
+    <A>_l = <A> + l [ (m2 / 2) T <f'' phi''> + (shape / 2) T^2 <phi''''> ],
+    shape = m2 - 2 m3 / m2 + m4 / m2^2 = < alpha^2 (alpha / m2 - 1)^2 >
+
+The shape number is never negative. It vanishes for the constant law, and for a law on 0 and ``m2`` alone, as it must:
+that one is plain SGD at the rate ``l m2`` with pauses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import reduce
+from itertools import combinations
+
+import numpy as np
+from scipy import integrate, optimize, special
+
+from heatbath.laws import Law
+from heatbath.theory.discrete import DiscreteSGD
+from heatbath.theory.landscapes import Array, Landscape
+
+
+def law_moment(law: Law, order: int) -> float:
+    """Return ``<alpha^order>`` by quadrature of the quantile function; accurate to about 1e-12 for moderate laws."""
+    return _average(lambda alpha: alpha**order, law)
+
+
+def shape_number(law: Law) -> float:
+    """Return ``< alpha^2 (alpha / m2 - 1)^2 >``, through which the law's shape acts at first order in the rate."""
+    return _average(lambda alpha: (alpha * (alpha / law.second_moment - 1.0)) ** 2, law)
+
+
+def predict_average(landscape: Landscape, observable: Callable[[Array], Array], temperature: float) -> float:
+    """Return the average of ``observable(x)`` under ``exp(-f / T)``, in one dimension."""
+    grid, weight = _boltzmann(landscape, temperature)
+    return float(integrate.simpson(weight * observable(grid), x=grid))
+
+
+def predict_shift(landscape: Landscape, observable: Callable[[Array], Array], temperature: float, law: Law) -> float:
+    """Return the first-order shift ``(<A>_l - <A>) / l`` of SGD without momentum at fixed temperature.
+
+    This is the bracket of the module's formula, with ``phi''`` from ``T phi'' = g phi' - (A - <A>)`` and the fourth
+    derivative integrated by parts onto the weight, ``T^2 <phi''''> = <(g^2 - T f'') phi''>``.
+
+    Args:
+        landscape: of dimension 1.
+        observable: a function of positions.
+        temperature: ``T = l m2 D / (2 C)``, held fixed as ``l`` shrinks.
+        law: of the multiplier.
+    """
+    grid, weight = _boltzmann(landscape, temperature)
+    gradient, nudge = landscape.gradient(grid), 1e-4 * float(grid[-1] - grid[0])
+    curvature = (landscape.gradient(grid + nudge) - landscape.gradient(grid - nudge)) / (2.0 * nudge)
+    centred = observable(grid) - predict_average(landscape, observable, temperature)
+    # weight * phi' vanishes at both ends; summed from the nearer end it is not a small difference of large sums there.
+    from_left = integrate.cumulative_simpson(weight * centred, x=grid, initial=0.0)
+    from_right = -integrate.cumulative_simpson((weight * centred)[::-1], x=-grid[::-1], initial=0.0)[::-1]
+    left_half = np.cumsum(weight) < 0.5 * np.sum(weight)
+    slope = -np.where(left_half, from_left, from_right) / (temperature * weight)
+    bend = (gradient * slope - centred) / temperature
+    drift = integrate.simpson(weight * curvature * bend, x=grid)
+    fourth = integrate.simpson(weight * (gradient**2 - temperature * curvature) * bend, x=grid)
+    return float(0.5 * law.second_moment * temperature * drift + 0.5 * shape_number(law) * fourth)
+
+
+def predict_kurtosis(sgd: DiscreteSGD, curvature: float) -> float:
+    """Return the exact stationary excess kurtosis ``<x^4> / <x^2>^2 - 3`` of SGD on a quadratic, momentum included.
+
+    With ``z' = A z + b n`` for ``z = (x, v)``, ``A`` and ``b`` affine in ``alpha``, the tensors of second and fourth
+    moments solve, ``x4`` the fourfold Kronecker power and the sum over the 6 ways to place ``b`` twice,
+
+        M2 = <A x2> M2 + <b x2>,   M4 = <A x4> M4 + sum <A A b b> M2 + 3 <b x4>
+
+    To first order in the rate it is ``3 l curvature shape / (1 - mu)`` for the gradient coupling, Nesterov or not.
+
+    Raises:
+        ValueError: the fourth moments have no stationary value at this rate.
+    """
+    alpha, weights = _law_nodes(sgd.law)
+    at_zero, kick_at_zero = sgd.linear_map(curvature, 0.0)
+    at_one, kick_at_one = sgd.linear_map(curvature, 1.0)
+    a = at_zero + alpha[:, None, None] * (at_one - at_zero)
+    b = (kick_at_zero + alpha[:, None] * (kick_at_one - kick_at_zero))[:, :, None]
+
+    def average(*factors: Array) -> Array:
+        return np.asarray(np.einsum("n,nij->ij", weights, reduce(_kronecker, factors)))
+
+    fourth = average(a, a, a, a)
+    radius = float(np.max(np.abs(np.linalg.eigvals(fourth))))
+    if radius >= 1.0:
+        raise ValueError(
+            f"lr = {sgd.lr:.6g} is too large at curvature {curvature:.6g} with law {sgd.law}: the fourth moments grow "
+            f"by {radius:.6g} in each step, the bound is 1"
+        )
+    m2 = np.linalg.solve(np.eye(4) - average(a, a), average(b, b))
+    source = 3.0 * average(b, b, b, b)
+    for places in combinations(range(4), 2):
+        source = source + average(*(b if place in places else a for place in range(4))) @ m2
+    m4 = np.linalg.solve(np.eye(16) - fourth, source)
+    return float(m4[0, 0] / m2[0, 0] ** 2 - 3.0)
+
+
+def _kronecker(left: Array, right: Array) -> Array:
+    """The Kronecker products of two stacks of matrices."""
+    count, rows, columns = left.shape
+    product = left[:, :, None, :, None] * right[:, None, :, None, :]
+    return product.reshape(count, rows * right.shape[1], columns * right.shape[2])
+
+
+def _average(function: Callable[[Array], Array], law: Law) -> float:
+    nodes, weights = _law_nodes(law)
+    return float(np.sum(weights * function(nodes)))
+
+
+def _law_nodes(law: Law) -> tuple[Array, Array]:
+    """Values of ``alpha`` and weights that sum to 1, by Gauss-Legendre in the normal score of the quantile.
+
+    In that variable every law is smooth but for a jump at the median (two points), which separates the two panels.
+    """
+    points, lengths = np.polynomial.legendre.leggauss(80)
+    scores = np.concatenate([4.0 * (points - 1.0), 4.0 * (points + 1.0)])
+    weights = np.concatenate([lengths, lengths]) * np.exp(-0.5 * scores**2)
+    nodes: Array = law.quantile(special.ndtr(scores))
+    return nodes, weights / np.sum(weights)
+
+
+def _boltzmann(landscape: Landscape, temperature: float) -> tuple[Array, Array]:
+    """A grid over all positions of weight above ``exp(-40)`` of the greatest, and the normalised weight on it."""
+    if landscape.dimension != 1:
+        raise ValueError(f"the landscape must have dimension 1, got {landscape.dimension}")
+    if not 0.0 < temperature < math.inf:
+        raise ValueError(f"the temperature must be positive and finite, got {temperature!r}")
+    lowest = float(np.min(landscape.value(landscape.minima)))
+
+    def find_end(minimum: float, direction: float) -> float:
+        def excess(reach: float) -> float:
+            return float(landscape.value(np.array(minimum + direction * reach))) - lowest - 40.0 * temperature
+
+        reach = math.sqrt(80.0 * temperature / landscape.stiffness)
+        while excess(reach) < 0.0:
+            reach *= 1.2
+        return minimum + direction * float(optimize.brentq(excess, 0.0, reach))
+
+    grid = np.linspace(
+        find_end(float(landscape.minima.min()), -1.0), find_end(float(landscape.minima.max()), 1.0), 8001
+    )
+    weight = np.exp(-(landscape.value(grid) - lowest) / temperature)
+    return grid, weight / integrate.simpson(weight, x=grid)

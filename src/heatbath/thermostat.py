@@ -1,0 +1,282 @@
+"""The knobs of a training run and the temperature that they set.
+
+At leading order in the rate and near a minimum, SGD samples the Boltzmann weight ``exp(-f / T)`` with
+
+    T = T0 F,    T0 = l S / (2 C (1 - mu)),
+
+for learning rate ``l``, momentum ``mu``, batch size ``C`` and variance ``S`` of a sample's gradient. The factor ``F``
+belongs to the random multiplier ``alpha`` of variance ``s2``, and is derived in `Thermostat.law_factor`. The exact
+temperature on a quadratic loss, of which this is the limit of small rates, is in `heatbath.theory.quadratic`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final, Literal
+
+from heatbath.laws import Constant, Law, parse_law
+
+Knob = Literal["lr", "batch_size", "momentum"]
+Coupling = Literal["gradient", "update"]
+_KNOBS: Final[tuple[Knob, ...]] = ("lr", "batch_size", "momentum")
+_COUPLINGS: Final[tuple[Coupling, ...]] = ("gradient", "update")
+
+
+class _Unchanged(Enum):
+    """Stands for "not given" where None has a meaning of its own."""
+
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, init=False)
+class Thermostat:
+    """The knobs of SGD that set its temperature; frozen, comparable and printable.
+
+    Args:
+        lr: the mean learning rate ``l > 0``.
+        batch_size: the number of samples ``C >= 1`` in a mini-batch.
+        momentum: ``0 <= mu < 1``.
+        nesterov: whether the step looks ahead, in PyTorch's form.
+        law: the law of the multiplier ``alpha``, or its name such as ``"uniform:1"``.
+        coupling: ``"gradient"`` if ``alpha`` multiplies the gradient that enters the velocity (the paper's equations 1
+            and 2), ``"update"`` if it multiplies the whole step (a learning rate changed at each step).
+        dataset_size: the number of samples ``N`` if mini-batches are drawn without replacement, None if with.
+    """
+
+    lr: float
+    batch_size: int
+    momentum: float
+    nesterov: bool
+    law: Law
+    coupling: Coupling
+    dataset_size: int | None
+
+    def __init__(
+        self,
+        lr: float,
+        batch_size: int,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        law: Law | str = Constant(),  # noqa: B008 - a frozen value, as safe as a number
+        coupling: str = "gradient",
+        dataset_size: int | None = None,
+    ) -> None:
+        size = _integer("batch_size", batch_size, 1)
+        if dataset_size is not None:
+            dataset_size = _integer("dataset_size", dataset_size, 1)
+            if size > dataset_size:
+                raise ValueError(f"batch_size must be at most dataset_size={dataset_size}, got {size}")
+        if coupling not in _COUPLINGS:
+            raise ValueError(f"coupling must be 'gradient' or 'update', got {coupling!r}")
+        if not isinstance(nesterov, bool):
+            raise TypeError(f"nesterov must be True or False, got {nesterov!r}")
+        values = {
+            "lr": _number("lr", lr, "lr > 0", lambda value: value > 0),
+            "batch_size": size,
+            "momentum": _number("momentum", momentum, "0 <= momentum < 1", lambda value: 0 <= value < 1),
+            "nesterov": nesterov,
+            "law": parse_law(law),
+            "coupling": coupling,
+            "dataset_size": dataset_size,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def temperature(self, diffusion: float = 1.0) -> float:
+        """Return the temperature ``T = l S F / (2 C (1 - mu)) (N - C) / (N - 1)`` at leading order in ``l``.
+
+        The last factor is there if ``dataset_size`` is.
+
+        Args:
+            diffusion: the variance ``S`` of the per-sample gradient in one direction, without the law's factor; for a
+                mean over directions, the trace of the covariance over its dimension.
+        """
+        diffusion = _number("diffusion", diffusion, "diffusion >= 0", lambda value: value >= 0)
+        return self.lr * diffusion * self.batch_variance * self.law_factor / (2.0 * (1.0 - self.momentum))
+
+    @property
+    def law_factor(self) -> float:
+        """The factor ``F = T / T0`` between this law and a constant multiplier at the same knobs.
+
+        Far below the rate of relaxation, ``x`` diffuses as the sum of the steps ``l w_n`` that noise alone would make,
+        while the mean drift does not see ``alpha``. So ``F`` is the sum of the autocovariances of ``w`` over its value
+        ``S / (C (1 - mu)^2)`` without ``alpha``. Coupling "gradient" scales each kick by its own ``alpha`` once and for
+        all: ``F = <alpha^2> = 1 + s2``. Coupling "update" draws anew for each step, so that only the term of equal
+        times gains: ``F = 1 + s2 (1 - mu)^2 <w^2> C / S``, with ``w = v'`` or, for Nesterov, ``w = mu v' - g_B``:
+
+            update, heavy ball:  1 + s2 (1 - mu) / (1 + mu)
+            update, Nesterov:    1 + s2 (1 - mu) (1 + 2 mu - 2 mu^3) / (1 + mu)
+
+        The last is ``1 + s2 (1 - mu)^2 [(1 + mu)^2 + mu^4 / (1 - mu^2)]`` in lower terms.
+        """
+        return self._law_factor_at(self.momentum)
+
+    @property
+    def batch_variance(self) -> float:
+        """The variance of a mini-batch's gradient over that of a sample's: ``1/C``, or ``(N - C) / ((N - 1) C)``."""
+        if self.dataset_size is None:
+            return 1.0 / self.batch_size
+        # A batch of all samples has no noise; the maximum only keeps N = 1 from 0 / 0.
+        return (self.dataset_size - self.batch_size) / max(self.dataset_size - 1, 1) / self.batch_size
+
+    def at(
+        self,
+        *,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        momentum: float | None = None,
+        solve: Knob | None = None,
+        law: Law | str | None = None,
+        coupling: str | None = None,
+        nesterov: bool | None = None,
+        dataset_size: int | _Unchanged | None = _Unchanged.UNCHANGED,
+    ) -> Thermostat:
+        """Return the Thermostat of equal temperature that has the given knobs, one further knob being solved for.
+
+        What is neither given nor solved stays as it is, so ``t.at(law="constant")`` is the fair control of a random
+        rate: the constant rate of equal temperature. A solved batch size is rounded to the nearest integer; the
+        ``temperature`` of the result tells what that costs. Where several momenta give the temperature (only for laws
+        of variance above 1), the one nearest to the present momentum is taken.
+
+        Args:
+            batch_size: as for the class, like the others; None keeps the present value.
+            lr: the new rate.
+            momentum: the new momentum.
+            solve: the knob to solve for. If None, the rate; if that is given, the batch size; if both, the momentum.
+            law: the new law.
+            coupling: the new coupling.
+            nesterov: the new form of the step.
+            dataset_size: the new size of the data; None is drawing with replacement.
+
+        Raises:
+            ValueError: no value of the knob gives this temperature, or the knob to solve for is also given.
+        """
+        given = {"lr": lr, "batch_size": batch_size, "momentum": momentum}
+        knob = _knob_to_solve(solve, {name for name, value in given.items() if value is not None})
+        changes: dict[str, Any] = {**given, "law": law, "coupling": coupling, "nesterov": nesterov}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if dataset_size is not _Unchanged.UNCHANGED:
+            changes["dataset_size"] = dataset_size
+        if knob == "batch_size":
+            changes["batch_size"] = 1  # any size that no data set forbids
+        other = replace(self, **changes)
+        if self.temperature() == 0.0:
+            raise ValueError(
+                f"no {knob} to solve for: batch_size={self.batch_size} is the whole data set, which has no noise and "
+                "temperature 0 at every lr and momentum; give a smaller batch_size to begin with"
+            )
+        solvers = {"lr": _with_lr, "batch_size": _with_batch_size, "momentum": _with_momentum}
+        return solvers[knob](other, self.temperature(), self.momentum)
+
+    def _law_factor_at(self, momentum: float) -> float:
+        mu, variance = momentum, self.law.variance
+        if self.coupling == "gradient":
+            return 1.0 + variance
+        shape = 1.0 + 2.0 * mu - 2.0 * mu**3 if self.nesterov else 1.0
+        return 1.0 + variance * (1.0 - mu) * shape / (1.0 + mu)
+
+
+def _knob_to_solve(solve: str | None, given: set[str]) -> Knob:
+    for knob in _KNOBS:
+        if knob == solve:
+            if knob in given:
+                raise ValueError(f"{knob} is both given and to be solved for: leave it out, or solve for another knob")
+            return knob
+        if solve is None and knob not in given:
+            return knob
+    if solve is None:
+        raise ValueError("lr, batch_size and momentum are all given, so nothing is left to solve for: leave one out")
+    raise ValueError(f"solve must be 'lr', 'batch_size' or 'momentum', got {solve!r}")
+
+
+def _with_lr(other: Thermostat, target: float, _momentum: float) -> Thermostat:
+    if other.batch_variance == 0.0:
+        raise ValueError(
+            f"no lr gives temperature {target:.4g}: batch_size={other.batch_size} is the whole data set, which has no "
+            "noise at any lr; ask for a smaller batch_size"
+        )
+    return replace(other, lr=other.lr * target / other.temperature())
+
+
+def _with_batch_size(other: Thermostat, target: float, _momentum: float) -> Thermostat:
+    """Solve ``(N - C) / ((N - 1) C) = q``, or ``1 / C = q`` without ``N``, where ``q`` is relative to ``C = 1``."""
+    if other.batch_variance == 0.0:
+        raise ValueError("no batch_size gives a temperature above 0: dataset_size=1 has no noise")
+    hottest = other.temperature()
+    q, samples = target / hottest, other.dataset_size
+    size = 1.0 / q if samples is None else samples / (1.0 + q * (samples - 1))
+    if size < 1.0 - 1e-9:
+        raise ValueError(
+            f"no batch_size gives temperature {target:.4g}: even batch_size=1 is only at {hottest:.4g}, {q:.4g} times "
+            f"too cold, with lr={other.lr:.4g} and momentum={other.momentum:.4g}; raise the lr or the momentum"
+        )
+    return replace(other, batch_size=max(1, math.floor(size + 0.5)))
+
+
+def _with_momentum(other: Thermostat, target: float, momentum: float) -> Thermostat:
+    """Solve ``F(mu) / (1 - mu) = q`` for ``0 <= mu < 1``, where ``q`` is the target over ``l S / (2 C)``."""
+    scale = 0.5 * other.lr * other.batch_variance
+    if scale == 0.0:
+        raise ValueError(
+            f"no momentum gives temperature {target:.4g}: batch_size={other.batch_size} is the whole data set, which "
+            "has no noise at any momentum; ask for a smaller batch_size"
+        )
+    q = target / scale
+
+    def excess(mu: float) -> float:
+        return other._law_factor_at(mu) / (1.0 - mu) - q
+
+    # F >= 1 bounds every solution by 1 - 1/q. The left side need not be monotone where the law's variance exceeds 1,
+    # so each cell of a grid is searched. The last value is not negative but for rounding.
+    cells = 256
+    grid = [max(0.0, 1.0 - 1.0 / q) * k / cells for k in range(cells + 1)]
+    values = [excess(mu) for mu in grid]
+    if abs(values[0]) <= 1e-12 * q:
+        values[0] = 0.0
+    if q > 1.0:
+        values[-1] = max(values[-1], 0.0)
+    solutions = [_bisect(excess, grid[k], grid[k + 1]) for k in range(cells) if values[k] * values[k + 1] < 0.0]
+    solutions += [mu for mu, value in zip(grid, values, strict=True) if value == 0.0]
+    if not solutions:
+        bound = min((k / 1024 for k in range(1024)), key=excess)
+        coldest = excess(bound) + q
+        raise ValueError(
+            f"no momentum gives temperature {target:.4g}: with lr={other.lr:.4g} and batch_size={other.batch_size} the "
+            f"coldest, momentum={bound:.4g}, is at {coldest * scale:.4g}, {coldest / q:.4g} times too hot; "
+            "lower the lr or raise the batch_size"
+        )
+    return replace(other, momentum=min(solutions, key=lambda mu: abs(mu - momentum)))
+
+
+def _bisect(function: Any, low: float, high: float) -> float:
+    """The zero between two points of unlike sign, to the last bit."""
+    rising = function(low) < 0.0
+    while low < (middle := 0.5 * (low + high)) < high:
+        if (function(middle) < 0.0) == rising:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _number(name: str, value: Any, allowed: str, holds: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number with {allowed}, got {value!r}") from None
+    if not math.isfinite(number) or not holds(number):
+        raise ValueError(f"{name} must be a finite number with {allowed}, got {value!r}")
+    return number + 0.0  # -0.0 becomes 0.0, so that equal thermostats print alike
+
+
+def _integer(name: str, value: Any, lower: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, at least {lower}, got {value!r}") from None
+    if isinstance(value, bool) or number < lower:
+        raise ValueError(f"{name} must be an integer, at least {lower}, got {value!r}")
+    return number

@@ -1,0 +1,98 @@
+"""The house rules that a machine can check: who imports whom, and what ``import heatbath`` costs."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import heatbath
+
+SOURCE = Path(heatbath.__file__).parent
+# From the ground floor up; a module imports only from floors below its own (and the theory from itself).
+FLOORS = [
+    {"laws"},
+    {"draws"},
+    {"kernels", "thermostat", "protocols"},
+    {"theory"},
+    {"optimizer", "schedulers", "randomizer", "noise", "models", "datasets", "configs"},
+    {"thermometer"},
+    {"engine", "checkpoints", "store", "statistics"},
+    {"runner", "plots"},
+    {"simulation", "report", "paper"},
+    {"__init__"},
+    {"cli"},
+    {"__main__"},
+]
+FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def room(path):
+    """The first part of a module's name below the package: ``theory`` for ``heatbath/theory/langevin.py``."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(tree):
+    """Every module that a file names in an import, at its top or inside a function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            if node.module == "heatbath":
+                yield from (f"heatbath.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_downwards(path):
+    here = room(path)
+    assert here in FLOOR, f"give {here} a floor"
+    for name in imports(ast.parse(path.read_text())):
+        if name.startswith("heatbath."):
+            there = name.split(".")[1]
+            there = there if there in FLOOR else "__init__"  # a public name of the package itself
+            allowed = FLOOR[there] < FLOOR[here] or (there == here and path.name != f"{here}.py")
+            assert allowed, f"{here} imports {name}, which is not below it"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if room(p) in ("theory", "laws", "draws", "thermostat")])
+def test_the_theory_never_imports_torch(path):
+    assert not [name for name in imports(ast.parse(path.read_text())) if name.split(".")[0] == "torch"]
+
+
+@pytest.mark.parametrize(("package", "home"), [("matplotlib", "plots"), ("ray", "runner")])
+def test_one_home_for_each_heavy_package(package, home):
+    users = {room(p) for p in MODULES if package in {n.split(".")[0] for n in imports(ast.parse(p.read_text()))}}
+    assert users <= {home}
+
+
+def test_import_is_light():
+    """Nothing from an extra, and under 50 ms on top of torch (the least of three runs: the machine may be busy)."""
+    program = """
+import sys, time, json
+import torch
+from torch.optim import lr_scheduler
+before = set(sys.modules)
+start = time.perf_counter()
+import heatbath
+seconds = time.perf_counter() - start
+print(json.dumps([seconds, sorted(set(sys.modules) - before)]))
+"""
+    seconds = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+        elapsed, modules = json.loads(done.stdout)
+        seconds.append(elapsed)
+    heavy = {"scipy", "matplotlib", "mlxtend", "pandas", "rich", "typer", "torch._dynamo", "torch.distributed.fsdp"}
+    assert not heavy & set(modules)
+    assert min(seconds) < 0.05
+
+
+def test_public_names_are_documented():
+    for name in heatbath.__all__:
+        assert getattr(heatbath, name).__doc__, name

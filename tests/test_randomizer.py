@@ -1,0 +1,174 @@
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+import heatbath as hb
+
+LAW = hb.LogNormal(0.6)
+
+
+def make(kind, **settings):
+    parameters = [nn.Parameter(torch.full((3,), 0.5, dtype=torch.float64)), nn.Parameter(torch.ones(2, 2))]
+    return parameters, kind(parameters, **settings)
+
+
+def gradients(parameters, steps):
+    generator = torch.Generator().manual_seed(3)
+    return [[torch.randn(p.shape, dtype=p.dtype, generator=generator) for p in parameters] for _ in range(steps)]
+
+
+def walk(optimizer, parameters, rows):
+    for row in rows:
+        for p, gradient in zip(parameters, row, strict=True):
+            p.grad = gradient.clone()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("coupling", ["gradient", "update"])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_on_sgd_it_is_random_sgd(coupling, nesterov):
+    settings = {"lr": 0.1, "momentum": 0.9, "nesterov": nesterov}
+    parameters, optimizer = make(torch.optim.SGD, **settings)
+    handle = hb.randomize(optimizer, LAW, coupling=coupling, seed=4)
+    twins, ours = make(hb.RandomSGD, **settings, law=LAW, coupling=coupling, seed=4)
+    for row in gradients(parameters, 12):
+        walk(optimizer, parameters, [row])
+        walk(ours, twins, [row])
+        assert handle.rate == ours.param_groups[0]["rate"]
+    for p, twin in zip(parameters, twins, strict=True):
+        torch.testing.assert_close(p, twin)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam, torch.optim.RMSprop])
+@pytest.mark.parametrize("coupling", ["gradient", "update"])
+def test_on_others_it_multiplies_the_gradient_or_the_rate(kind, coupling):
+    parameters, optimizer = make(kind, lr=0.05)
+    twins, plain = make(kind, lr=0.05)
+    hb.randomize(optimizer, LAW, coupling=coupling, seed=4)
+    rows = gradients(parameters, 10)
+    walk(optimizer, parameters, rows)
+    for row, alpha in zip(rows, hb.draw(LAW, 4, 0, 10).tolist(), strict=True):
+        if coupling == "update":
+            plain.param_groups[0]["lr"] = 0.05 * alpha
+        walk(plain, twins, [[alpha * gradient if coupling == "gradient" else gradient for gradient in row]])
+    for p, twin in zip(parameters, twins, strict=True):
+        torch.testing.assert_close(p, twin)
+
+
+def test_update_coupling_mixes_with_any_scheduler_in_any_order():
+    parameter = nn.Parameter(torch.zeros((), dtype=torch.float64))
+    optimizer = torch.optim.SGD([parameter], 0.1)
+    hb.randomize(optimizer, hb.TwoPoint(1.0), coupling="update", seed=2)
+    scheduler = lr_scheduler.LambdaLR(optimizer, lambda k: 1 / (1 + k))
+    for k, alpha in enumerate(hb.draw(hb.TwoPoint(1.0), 2, 0, 12)):
+        before = parameter.item()
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        assert before - parameter.item() == pytest.approx(0.1 * alpha / (1 + k), rel=1e-12)
+        scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 / (2 + k), rel=1e-15)
+
+
+def test_tensor_rate_keeps_its_identity():
+    lr = torch.tensor(0.1)
+    parameters, optimizer = make(torch.optim.AdamW, lr=lr)
+    hb.randomize(optimizer, LAW, coupling="update")
+    walk(optimizer, parameters, gradients(parameters, 3))
+    assert optimizer.param_groups[0]["lr"] is lr
+    assert lr == torch.tensor(0.1)
+
+
+def test_closures_are_multiplied_too():
+    parameter = nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
+    optimizer = torch.optim.SGD([parameter], 0.1)
+    hb.randomize(optimizer, LAW, seed=6)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (parameter**2).sum()
+        loss.backward()
+        return loss
+
+    x = 2.0
+    for k, alpha in enumerate(hb.draw(LAW, 6, 0, 4)):
+        loss = optimizer.step(closure=closure) if k % 2 else optimizer.step(closure)
+        assert loss.item() == pytest.approx(x**2)
+        x -= 0.1 * alpha * 2 * x
+        assert parameter.item() == pytest.approx(x, rel=1e-12)
+
+
+def test_sparse_gradients():
+    embedding = nn.Embedding(6, 2, sparse=True)
+    optimizer = torch.optim.SparseAdam(embedding.parameters(), 0.1)
+    handle = hb.randomize(optimizer, LAW)
+    with torch.sparse.check_sparse_tensor_invariants(True):
+        embedding(torch.tensor([1, 3])).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(embedding.weight.grad.coalesce().values(), torch.full((2, 2), handle.rate))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("coupling", ["gradient", "update"])
+def test_skipped_steps_consume_no_draw(fused, coupling):
+    parameters, optimizer = make(torch.optim.AdamW, lr=0.1, fused=fused)
+    handle = hb.randomize(optimizer, LAW, coupling=coupling)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    seen = []
+    for k, row in enumerate(gradients(parameters, 6)):
+        for p, gradient in zip(parameters, row, strict=True):
+            p.grad = gradient * scaler.scale(torch.ones(())).item()
+        if k in (1, 2):
+            parameters[0].grad.fill_(float("inf"))
+        scaler.step(optimizer)
+        scaler.update()
+        if k not in (1, 2):
+            seen.append(handle.rate)
+        assert optimizer.param_groups[0]["lr"] == 0.1
+    assert seen == hb.draw(LAW, 0, 0, 4).tolist()
+
+
+def test_resume_and_remove():
+    parameters, optimizer = make(torch.optim.AdamW, lr=0.1)
+    handle = hb.randomize(optimizer, LAW, seed=3)
+    walk(optimizer, parameters, gradients(parameters, 5))
+    stream = io.BytesIO()
+    torch.save(handle.state_dict(), stream)
+    stream.seek(0)
+    state = torch.load(stream, weights_only=True)
+    assert state == {"law": "lognormal:0.6", "coupling": "gradient", "seed": 3, "step": 5}
+
+    others, fresh = make(torch.optim.AdamW, lr=0.1)
+    resumed = hb.randomize(fresh, LAW, seed=3)
+    resumed.load_state_dict(state)
+    assert resumed.rate == handle.rate
+    walk(fresh, others, gradients(others, 1))
+    assert resumed.rate == hb.draw(LAW, 3, 5, 1)[0]
+    for key, value in {"law": "uniform:1.0", "coupling": "update", "seed": 4}.items():
+        with pytest.raises(ValueError, match=key):
+            resumed.load_state_dict({**state, key: value})
+
+    resumed.remove()
+    before = resumed.rate
+    walk(fresh, others, gradients(others, 1))
+    assert resumed.rate == before
+    hb.randomize(fresh, LAW)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "word"),
+    [
+        (lambda o: hb.randomize(o, "gauss"), ValueError, "gauss"),
+        (lambda o: hb.randomize(o, coupling="both"), ValueError, "both"),
+        (lambda o: hb.randomize(o, seed=-1), ValueError, "seed"),
+        (lambda o: hb.randomize("sgd"), TypeError, "str"),
+        (lambda o: [hb.randomize(o), hb.randomize(o)], ValueError, "already"),
+    ],
+)
+def test_bad_arguments(call, error, word):
+    _, optimizer = make(torch.optim.SGD, lr=0.1)
+    with pytest.raises(error, match=word):
+        call(optimizer)

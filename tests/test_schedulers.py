@@ -1,0 +1,326 @@
+import io
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+import heatbath as hb
+
+LAW = hb.Uniform(0.9)
+
+
+def make(lr=0.1, kind=torch.optim.SGD, **settings):
+    parameter = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    return parameter, kind([parameter], lr, **settings)
+
+
+def effective_rates(parameter, optimizer, schedulers, steps, epoch=1, after_epoch=()):
+    """What each step of plain SGD really moved by, and what ``lr`` and ``get_last_lr`` said just before it."""
+    moves, shown = [], []
+    for k in range(steps):
+        parameter.grad = torch.ones_like(parameter)
+        before = parameter.detach().clone()
+        shown.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        moves.append((before - parameter.detach())[0].item())
+        for scheduler in schedulers:
+            scheduler.step()
+        if (k + 1) % epoch == 0:
+            for scheduler in after_epoch:
+                scheduler.step(*([1.0] if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) else []))
+    np.testing.assert_allclose(moves, shown, rtol=1e-11, atol=1e-15)
+    return np.array(moves)
+
+
+@pytest.mark.parametrize("law", [hb.Uniform(1.0), hb.TwoPoint(1.0), hb.LogNormal(0.5)], ids=str)
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["float", "tensor"])
+def test_each_mini_batch_has_its_own_draw(law, lr):
+    parameter, optimizer = make(lr.clone() if isinstance(lr, torch.Tensor) else lr)
+    scheduler = hb.RandomLR(optimizer, law, seed=3)
+    assert float(scheduler.get_last_lr()[0]) == 0.1 * hb.draw(law, 3, 0, 1)[0]
+    rates = effective_rates(parameter, optimizer, [scheduler], 40)
+    np.testing.assert_allclose(rates, 0.1 * hb.draw(law, 3, 0, 40), rtol=1e-11, atol=1e-15)
+    assert float(scheduler.get_last_lr()[0]) == 0.1 * hb.draw(law, 3, 40, 1)[0]
+
+
+def test_on_sgd_it_is_coupling_update():
+    paths = []
+    for random_rate in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2).double()
+        settings = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
+        if random_rate:
+            optimizer = hb.RandomSGD(model.parameters(), 0.05, law=LAW, coupling="update", seed=5, **settings)
+            scheduler = None
+        else:
+            optimizer = torch.optim.SGD(model.parameters(), 0.05, **settings)
+            scheduler = hb.RandomLR(optimizer, LAW, seed=5)
+        for k in range(25):
+            x = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(k))
+            optimizer.zero_grad()
+            model(x).pow(2).mean().backward()
+            optimizer.step()
+            if scheduler:
+                scheduler.step()
+        paths.append(model.weight.detach().clone())
+    torch.testing.assert_close(*paths, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, hb.RandomSGD])
+def test_any_optimizer(kind):
+    """Each step of the randomized optimizer is that of the plain one run at the drawn rate."""
+    parameter, optimizer = make(kind=kind)
+    twin, plain = make(kind=kind)
+    scheduler = hb.RandomLR(optimizer, LAW, seed=2)
+    for k, alpha in enumerate(hb.draw(LAW, 2, 0, 15)):
+        gradient = torch.randn(3, dtype=torch.float64, generator=torch.Generator().manual_seed(k))
+        parameter.grad, twin.grad = gradient.clone(), gradient.clone()
+        plain.param_groups[0]["lr"] = 0.1 * alpha
+        optimizer.step()
+        scheduler.step()
+        plain.step()
+        torch.testing.assert_close(parameter, twin, rtol=1e-12, atol=1e-14)
+
+
+CHAINED = {
+    "cosine": (lambda o: lr_scheduler.CosineAnnealingLR(o, 10), lambda k: 0.05 * (1 + math.cos(math.pi * k / 10))),
+    "exponential": (lambda o: lr_scheduler.ExponentialLR(o, 0.9), lambda k: 0.1 * 0.9**k),
+    "step": (lambda o: lr_scheduler.StepLR(o, 3, 0.5), lambda k: 0.1 * 0.5 ** (k // 3)),
+    "linear": (lambda o: lr_scheduler.LinearLR(o, 0.2, total_iters=5), lambda k: 0.1 * (0.2 + 0.8 * min(k, 5) / 5)),
+    "cycle": (lambda o: hb.CosineCycleLR(o, 4), lambda k: 0.1 * (1 + math.cos(math.pi * k / 4))),
+    "lambda": (lambda o: lr_scheduler.LambdaLR(o, lambda k: 1 / (1 + k)), lambda k: 0.1 / (1 + k)),
+    "restarts": (
+        lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 4),
+        lambda k: 0.05 * (1 + math.cos(math.pi * (k % 4) / 4)),
+    ),
+}
+SETS_THE_RATE_OUTRIGHT = {"lambda", "restarts"}
+
+
+@pytest.mark.parametrize("name", CHAINED)
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["float", "tensor"])
+@pytest.mark.parametrize("law", [LAW, hb.TwoPoint(1.0)], ids=str)
+@pytest.mark.parametrize("random_first", [False, True])
+def test_multiplies_what_a_chained_scheduler_has_set(name, lr, law, random_first):
+    make_scheduler, closed_form = CHAINED[name]
+    parameter, optimizer = make(lr.clone() if isinstance(lr, torch.Tensor) else lr)
+    builders = [make_scheduler, lambda o: hb.RandomLR(o, law, seed=7)]
+    schedulers = [build(optimizer) for build in (reversed(builders) if random_first else builders)]
+    schedulers.sort(key=lambda scheduler: isinstance(scheduler, hb.RandomLR))
+    rates = effective_rates(parameter, optimizer, schedulers, 9)
+    expected = [closed_form(k) for k in range(9)] * hb.draw(law, 7, 0, 9)
+    if random_first:
+        # The other scheduler was built on a rate already multiplied: it knows no other beginning but its own.
+        expected = expected[1:] if name in SETS_THE_RATE_OUTRIGHT else expected
+        rates = rates[-len(expected) :]
+    np.testing.assert_allclose(rates, expected, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", sorted(set(CHAINED) - SETS_THE_RATE_OUTRIGHT))
+def test_schedulers_of_the_epoch_act_on_the_rate_itself(name):
+    make_scheduler, closed_form = CHAINED[name]
+    parameter, optimizer = make()
+    outer = make_scheduler(optimizer)
+    inner = hb.RandomLR(optimizer, LAW, seed=7)
+    rates = effective_rates(parameter, optimizer, [inner], 24, epoch=4, after_epoch=[outer])
+    expected = [closed_form(k // 4) for k in range(24)] * hb.draw(LAW, 7, 0, 24)
+    np.testing.assert_allclose(rates, expected, rtol=1e-11, atol=1e-15)
+
+
+def test_reduce_on_plateau_reduces_the_rate_itself():
+    parameter, optimizer = make()
+    plateau = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    inner = hb.RandomLR(optimizer, LAW, seed=7)
+    rates = effective_rates(parameter, optimizer, [inner], 12, epoch=4, after_epoch=[plateau])
+    expected = np.repeat([0.1, 0.1, 0.05], 4) * hb.draw(LAW, 7, 0, 12)
+    np.testing.assert_allclose(rates, expected, rtol=1e-12)
+
+
+def test_one_cycle_and_chained_scheduler():
+    parameter, optimizer = make(momentum=0.0)
+    cycle = lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=30, cycle_momentum=False)
+    both = lr_scheduler.ChainedScheduler([cycle, hb.RandomLR(optimizer, LAW, seed=1)], optimizer)
+    rates = effective_rates(parameter, optimizer, [both], 20)
+    twin, plain = make()
+    reference = lr_scheduler.OneCycleLR(plain, 0.3, total_steps=30, cycle_momentum=False)
+    expected = effective_rates(twin, plain, [reference], 20) * hb.draw(LAW, 1, 0, 20)
+    np.testing.assert_allclose(rates, expected, rtol=1e-11)
+
+
+def test_sequential_after_a_warm_up():
+    parameter, optimizer = make()
+    warmup = lr_scheduler.LinearLR(optimizer, 0.25, total_iters=3)
+    sequence = lr_scheduler.SequentialLR(optimizer, [warmup, hb.RandomLR(optimizer, LAW, seed=1)], [4])
+    rates = effective_rates(parameter, optimizer, [sequence], 12)
+    expected = np.concatenate([[0.025, 0.05, 0.075, 0.1], 0.1 * hb.draw(LAW, 1, 0, 8)])
+    np.testing.assert_allclose(rates, expected, rtol=1e-12)
+
+
+def test_groups_keep_their_own_rates():
+    a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.AdamW([{"params": [a]}, {"params": [b], "lr": 0.5}], lr=0.1)
+    scheduler = hb.RandomLR(optimizer, LAW, seed=1)
+    for k in range(5):
+        alpha = hb.draw(LAW, 1, k, 1)[0]
+        assert scheduler.get_last_lr() == pytest.approx([0.1 * alpha, 0.5 * alpha], rel=1e-12)
+        optimizer.step()
+        scheduler.step()
+
+
+def test_skipped_optimizer_steps_do_not_compound():
+    _, optimizer = make()
+    scheduler = hb.RandomLR(optimizer, LAW, seed=1)
+    optimizer.step()
+    for k in range(1, 20):
+        scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * hb.draw(LAW, 1, k, 1)[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("optimizer_first", [False, True])
+def test_resume_is_exact(optimizer_first):
+    def build():
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), 0.05)
+        return model, optimizer, [lr_scheduler.CosineAnnealingLR(optimizer, 30), hb.RandomLR(optimizer, LAW, seed=9)]
+
+    def train(model, optimizer, schedulers, start, stop):
+        for k in range(start, stop):
+            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(k))
+            optimizer.zero_grad()
+            model(x).pow(2).mean().backward()
+            optimizer.step()
+            for scheduler in schedulers:
+                scheduler.step()
+
+    model, optimizer, schedulers = build()
+    train(model, optimizer, schedulers, 0, 7)
+    stream = io.BytesIO()
+    torch.save([model.state_dict(), optimizer.state_dict(), *(s.state_dict() for s in schedulers)], stream)
+    train(model, optimizer, schedulers, 7, 15)
+
+    stream.seek(0)
+    weights, optimizer_state, *scheduler_states = torch.load(stream, weights_only=True)
+    again, resumed, others = build()
+    again.load_state_dict(weights)
+    if optimizer_first:
+        resumed.load_state_dict(optimizer_state)
+    for scheduler, state in zip(others, scheduler_states, strict=True):
+        scheduler.load_state_dict(state)
+    if not optimizer_first:
+        resumed.load_state_dict(optimizer_state)
+    train(again, resumed, others, 7, 15)
+    assert torch.equal(again.weight, model.weight)
+    assert others[1].get_last_lr() == schedulers[1].get_last_lr()
+
+
+def test_resume_by_last_epoch():
+    _, optimizer = make()
+    first = hb.RandomLR(optimizer, LAW, seed=9)
+    for _ in range(6):
+        optimizer.step()
+        first.step()
+    _, resumed = make()
+    resumed.load_state_dict(optimizer.state_dict())
+    second = hb.RandomLR(resumed, LAW, seed=9, last_epoch=5)
+    assert second.last_epoch == first.last_epoch == 6
+    assert second.get_last_lr() == first.get_last_lr()
+
+
+def test_state_is_plain_and_foreign_state_is_refused():
+    _, optimizer = make()
+    scheduler = hb.RandomLR(optimizer, LAW, seed=9)
+    state = scheduler.state_dict()
+    assert state["law"] == "uniform:0.9"
+    assert all(isinstance(value, (int, float, str, list, bool)) for value in state.values())
+    for key, value in {"law": "uniform:0.5", "seed": 8}.items():
+        with pytest.raises(ValueError, match=key):
+            scheduler.load_state_dict({**state, key: value, "last_epoch": 55})
+        assert scheduler.last_epoch == 0
+
+
+@pytest.mark.parametrize("period", [1, 6, 18, 2.5])
+def test_cosine_cycle_is_the_paper_s_formula(period):
+    parameter, optimizer = make()
+    scheduler = hb.CosineCycleLR(optimizer, period)
+    rates = effective_rates(parameter, optimizer, [scheduler], 60)
+    np.testing.assert_allclose(
+        rates, [0.1 * (1 + math.cos(math.pi * k / period)) for k in range(60)], rtol=1e-11, atol=1e-16
+    )
+
+
+def test_cosine_cycle_resumes_by_state_and_by_last_epoch_even_at_zero():
+    _, optimizer = make()
+    scheduler = hb.CosineCycleLR(optimizer, 3)
+    checkpoints = []
+    rates = []
+    for _ in range(12):
+        checkpoints.append((optimizer.state_dict(), scheduler.state_dict()))
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    for k, (optimizer_state, state) in enumerate(checkpoints):
+        _, fresh = make()
+        resumed = hb.CosineCycleLR(fresh, 3)
+        fresh.load_state_dict(optimizer_state)
+        resumed.load_state_dict(state)
+        for j in range(k, 12):
+            assert fresh.param_groups[0]["lr"] == rates[j]
+            fresh.step()
+            resumed.step()
+        if k:
+            _, fresh = make()
+            fresh.load_state_dict(checkpoints[k - 1][0])
+            assert hb.CosineCycleLR(fresh, 3, last_epoch=k - 1).get_last_lr() == [rates[k]]
+
+
+def test_cosine_cycle_chains_with_a_decay():
+    parameter, optimizer = make()
+    schedulers = [hb.CosineCycleLR(optimizer, 7), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    rates = effective_rates(parameter, optimizer, schedulers, 6)
+    np.testing.assert_allclose(rates, [0.1 * 0.9**k * (1 + math.cos(math.pi * k / 7)) for k in range(6)], rtol=1e-11)
+
+
+def test_cosine_cycle_after_a_warm_up():
+    parameter, optimizer = make()
+    warmup = lr_scheduler.LinearLR(optimizer, 0.5, total_iters=2)
+    sequence = lr_scheduler.SequentialLR(optimizer, [warmup, hb.CosineCycleLR(optimizer, 4)], [2])
+    rates = effective_rates(parameter, optimizer, [sequence], 8)
+    expected = [0.05, 0.075] + [0.1 * (1 + math.cos(math.pi * k / 4)) for k in range(6)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-11)
+
+
+def test_get_lr_outside_a_step_warns():
+    _, optimizer = make()
+    for scheduler in (hb.RandomLR(optimizer), hb.CosineCycleLR(optimizer, 3)):
+        with pytest.warns(UserWarning, match="get_last_lr"):
+            scheduler.get_lr()
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "words"),
+    [
+        (lambda o: hb.RandomLR(o, "gauss"), ValueError, ["gauss"]),
+        (lambda o: hb.RandomLR(o, seed=-1), ValueError, ["seed", "-1"]),
+        (lambda o: hb.RandomLR("sgd"), TypeError, ["str"]),
+        (lambda o: hb.CosineCycleLR(o, 0), ValueError, ["period", "0"]),
+        (lambda o: hb.CosineCycleLR(o, float("nan")), ValueError, ["period", "nan"]),
+        (lambda o: hb.CosineCycleLR(o, "6"), TypeError, ["period", "'6'"]),
+    ],
+)
+def test_bad_arguments(build, error, words):
+    _, optimizer = make()
+    with pytest.raises(error) as caught:
+        build(optimizer)
+    assert all(word in str(caught.value) for word in words)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_schedulers_pickle_with_their_optimizer():
+    _, optimizer = make()
+    scheduler = hb.CosineCycleLR(optimizer, 3)
+    assert pickle.loads(pickle.dumps(scheduler.state_dict())) == scheduler.state_dict()
