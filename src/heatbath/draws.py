@@ -75,9 +75,10 @@ class Multipliers:
 
     def take(self) -> float:
         """Return ``alpha_step`` and advance."""
-        value = self.at(self.step)
-        self.step += 1
-        return value
+        step = self.step
+        self.step = step + 1
+        index = step - self._first
+        return self._block[index] if 0 <= index < len(self._block) else self.at(step)
 
     def at(self, step: int) -> float:
         """Return ``alpha_step`` of the given step and stay where we are."""

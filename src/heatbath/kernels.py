@@ -18,7 +18,7 @@ with Nesterov. It does our step when driven with
 from __future__ import annotations
 
 import math
-from itertools import repeat
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -33,110 +33,93 @@ _REACH = 64.0  # how far alpha may lie from the buffer's unit, as a factor
 def random_sgd(
     params: list[Tensor],
     grads: list[Tensor],
-    buffers: list[Tensor | None],
-    scales: list[float] | None,
-    *,
+    buffers: list[Any],
+    unit: float | None,
     rate: float,
-    coupling: str,
-    lr: Any,
-    momentum: float,
-    dampening: float,
-    nesterov: bool,
-    **kernel: Any,
-) -> None:
+    settings: Mapping[str, Any],
+    has_sparse_grad: bool = False,
+    grad_scale: Tensor | None = None,
+) -> float:
     """Take one step in place, with torch's kernels.
 
     Args:
         params: what is stepped.
         grads: their gradients.
-        buffers: their momentum buffers; None where there is none yet, filled in here.
-        scales: the velocity over the buffer, updated in place; None where it is 1 by construction, which is
-            everywhere but with Nesterov in coupling "gradient".
+        buffers: their momentum buffers; all None before the first step, filled in here; empty without momentum.
+        unit: the velocities over the buffers; None if there are no buffers yet. It is 1 everywhere but with Nesterov
+            in coupling "gradient".
         rate: the multiplier ``alpha >= 0``.
-        coupling: "gradient" or "update".
-        lr: mean learning rate, a number or a tensor.
-        momentum: ``mu``.
-        dampening: ``tau``.
-        nesterov: look-ahead.
-        kernel: handed on to `torch.optim.sgd.sgd`.
+        settings: ``coupling``, ``lr``, ``momentum``, ``dampening``, ``nesterov``, ``weight_decay``, ``maximize``,
+            ``foreach`` and ``fused``, as in a group of `heatbath.RandomSGD`.
+        has_sparse_grad: whether any gradient is sparse.
+        grad_scale: what the fused kernel divides the gradients by first.
+
+    Returns:
+        The unit of the buffers after the step.
     """
-    if coupling == "update" or momentum == 0:
-        kernel.update(lr=lr * rate, momentum=momentum, dampening=dampening, nesterov=nesterov)
-        sgd(params, grads, buffers, **kernel)
-        return
-    units = [None if b is None else s for b, s in zip(buffers, scales or repeat(1.0), strict=False)]
-    for unit in dict.fromkeys(units):
-        members = [i for i, other in enumerate(units) if other == unit]
-        some: list[list[Any]] = [[tensors[i] for i in members] for tensors in (params, grads, buffers)]
-        after = 1.0
-        if unit is None:
-            # Torch's first step sets b = g and moves by r g, or r (g + mu g): the move is ours, b lacks its alpha.
-            sgd(*some, lr=lr * rate, momentum=momentum, dampening=dampening, nesterov=nesterov, **kernel)
-            for buffer in some[2]:
-                buffer.mul_(rate)
-        elif not nesterov:
-            damp = 1.0 - rate * (1.0 - dampening)
-            sgd(*some, lr=lr, momentum=momentum, dampening=damp, nesterov=False, **kernel)
-        elif unit <= _REACH * rate <= _REACH**2 * unit:
-            after = math.sqrt(rate * unit)
-            drag, damp = momentum * unit / after, 1.0 - rate / after
-            sgd(*some, lr=lr * rate, momentum=drag, dampening=damp, nesterov=True, **kernel)
-        else:
-            _step_in_two_calls(*some, rate=rate, lr=lr, momentum=momentum, unit=unit, **kernel)
-        for i, buffer in zip(members, some[2], strict=True):
-            buffers[i] = buffer
-            if scales is not None:
-                scales[i] = after
+    lr, momentum = settings["lr"], settings["momentum"]
+    damp, nesterov = settings["dampening"], settings["nesterov"]
+    after, enters_velocity = 1.0, settings["coupling"] == "gradient" and momentum != 0
+    if unit is None or not enters_velocity:
+        lr = lr * rate
+    elif not nesterov:
+        damp = 1.0 - rate * (1.0 - damp)
+    elif unit <= _REACH * rate <= _REACH**2 * unit:
+        after = math.sqrt(rate * unit)
+        lr, momentum, damp = lr * rate, momentum * unit / after, 1.0 - rate / after
+    else:
+        _step_in_two_calls(params, grads, buffers, unit, rate, settings, has_sparse_grad, grad_scale)
+        return 1.0
+    _call(params, grads, buffers, settings, lr, momentum, damp, nesterov, has_sparse_grad, grad_scale)
+    if unit is None and enters_velocity:
+        # Torch's first step sets b = g and moves by r g, or r (g + mu g): the move is ours, b lacks its alpha.
+        for buffer in buffers:
+            buffer.mul_(rate)
+    return after
 
 
 def capturable_sgd(
     params: list[Tensor],
     grads: list[Tensor],
     buffers: list[Tensor | None],
-    *,
     rate: Tensor,
-    coupling: str,
-    lr: Any,
-    momentum: float,
-    dampening: float,
-    nesterov: bool,
-    weight_decay: float,
-    maximize: bool,
-    fused: bool | None,
+    settings: Mapping[str, Any],
     has_sparse_grad: bool = False,
     grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
-    foreach: bool | None = None,  # noqa: ARG001 (always multi-tensor)
 ) -> None:
     """Take one step in place with ``alpha`` in a 0-dimensional tensor; other arguments as in `random_sgd`.
 
     In a compiled step the multiplication is merged into its neighbours; in an eager one, as in a captured graph, it
-    is a pass over the gradients of its own.
+    is a pass over the gradients of its own. The fused kernel skips the step where ``found_inf`` is 1.
     """
     if not params:
         return
     if has_sparse_grad:
         raise RuntimeError("sparse gradients need an uncompiled step with capturable=False")
-    knobs: dict[str, Any] = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
-    if fused:
-        knobs.update(fused=True, foreach=False, found_inf=found_inf)
-        if coupling == "update":
-            product = lr * rate if params[0].is_cpu else (lr * rate).float()  # off the CPU the kernel reads a float32
-            knobs.update(lr=product, weight_decay=weight_decay, maximize=maximize, grad_scale=grad_scale)
-            sgd(params, grads, buffers, **knobs)
+    lr: Any = settings["lr"]
+    momentum, dampening, nesterov = settings["momentum"], settings["dampening"], settings["nesterov"]
+    if settings["coupling"] == "update":
+        lr = lr * rate
+        if settings["fused"]:
+            lr = lr if params[0].is_cpu else lr.float()  # off the CPU the kernel reads a float32
+            _call(
+                *(params, grads, buffers, settings, lr, momentum, dampening, nesterov),
+                grad_scale=grad_scale,
+                found_inf=found_inf,
+            )
             return
     if grad_scale is not None:
         torch._foreach_div_(grads, grad_scale)
-    if maximize:
+    if settings["maximize"]:
         grads = list(torch._foreach_neg(grads))
-    if weight_decay != 0:
-        grads = list(torch._foreach_add(grads, params, alpha=weight_decay))
-    if coupling == "gradient":
+    if settings["weight_decay"] != 0:
+        grads = list(torch._foreach_add(grads, params, alpha=settings["weight_decay"]))
+    if settings["coupling"] == "gradient":
         grads = list(torch._foreach_mul(grads, rate))
-    else:
-        lr = lr * rate
-    if fused:
-        sgd(params, grads, buffers, lr=lr, weight_decay=0.0, maximize=False, **knobs)
+    if settings["fused"]:
+        plain = {**settings, "weight_decay": 0.0, "maximize": False}
+        _call(params, grads, buffers, plain, lr, momentum, dampening, nesterov, found_inf=found_inf)
         return
     if momentum != 0:
         velocities: list[Tensor] = []
@@ -156,27 +139,55 @@ def capturable_sgd(
 def _step_in_two_calls(
     params: list[Tensor],
     grads: list[Tensor],
-    buffers: list[Tensor | None],
-    *,
-    rate: float,
-    lr: Any,
-    momentum: float,
+    buffers: list[Any],
     unit: float,
-    weight_decay: float,
-    maximize: bool,
+    rate: float,
+    settings: Mapping[str, Any],
+    has_sparse_grad: bool,
     grad_scale: Tensor | None,
-    **kernel: Any,
 ) -> None:
     """Take a Nesterov step of coupling "gradient" for any ``alpha >= 0``; the buffers become the velocities."""
+    lr, momentum, weight_decay = settings["lr"], settings["momentum"], settings["weight_decay"]
     if grad_scale is not None:  # in place, as the fused kernel leaves them
         for grad in grads:
             grad.div_(grad_scale)
-    if maximize:
+    if settings["maximize"]:
         grads = [-grad for grad in grads]
     if weight_decay != 0:
         # Autograd may want the parameters as they were before the step, if it differentiates by the decay.
         before = [p.clone() for p in params] if isinstance(weight_decay, Tensor) else params
         grads = [grad + weight_decay * param for grad, param in zip(grads, before, strict=True)]
-    kernel.update(weight_decay=0.0, maximize=False, nesterov=False)
-    sgd(params, grads, [None] * len(params), lr=lr * rate, momentum=0.0, dampening=0.0, **kernel)
-    sgd(params, grads, buffers, lr=lr * momentum, momentum=momentum * unit, dampening=1.0 - rate, **kernel)
+    plain = {**settings, "weight_decay": 0.0, "maximize": False}
+    _call(params, grads, [], plain, lr * rate, 0.0, 0.0, False, has_sparse_grad)
+    _call(params, grads, buffers, plain, lr * momentum, momentum * unit, 1.0 - rate, False, has_sparse_grad)
+
+
+def _call(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Any],
+    settings: Mapping[str, Any],
+    lr: Any,
+    momentum: float,
+    dampening: float,
+    nesterov: bool,
+    has_sparse_grad: bool = False,
+    grad_scale: Tensor | None = None,
+    found_inf: Tensor | None = None,
+) -> None:
+    sgd(
+        params,
+        grads,
+        buffers,
+        has_sparse_grad,
+        settings["foreach"],
+        settings["fused"],
+        grad_scale,
+        found_inf,
+        weight_decay=settings["weight_decay"],
+        momentum=momentum,
+        lr=lr,
+        dampening=dampening,
+        nesterov=nesterov,
+        maximize=settings["maximize"],
+    )

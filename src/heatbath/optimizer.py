@@ -65,9 +65,11 @@ class RandomSGD(torch.optim.SGD):
     A step that `torch.amp.GradScaler` skips consumes no draw: after ``k`` steps that moved the weights the next
     multiplier is ``alpha_k``. With ``fused=True`` this takes one read of ``found_inf`` a step (none if capturable).
 
-    With Nesterov in coupling "gradient", ``state[p]["momentum_buffer"]`` holds the velocity divided by
-    ``state[p]["buffer_scale"]``; `velocity` returns the velocity itself in every mode.
+    With Nesterov in coupling "gradient", ``state[p]["momentum_buffer"]`` holds the velocity divided by the group's
+    ``buffer_scale`` (see `heatbath.kernels`); `velocity` returns the velocity itself in every mode.
     """
+
+    _checked_for_fused = False
 
     def __init__(
         self,
@@ -107,7 +109,6 @@ class RandomSGD(torch.optim.SGD):
         Optimizer.__init__(self, params, defaults)
         if fused:
             self._step_supports_amp_scaling = True
-            self._need_device_dtype_check_for_fused = True
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; what it leaves out is taken from the optimizer's own settings."""
@@ -130,56 +131,88 @@ class RandomSGD(torch.optim.SGD):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        compiling = torch.compiler.is_compiling()
-        if found_inf is not None and not compiling and not any(g["capturable"] for g in self.param_groups):
-            if found_inf.item():
-                return loss
-            found_inf = None
-
-        rates = self._draw_outside_graph() if compiling else self._draw(as_tensors=False)
-        for group, rate in zip(self.param_groups, rates, strict=True):
-            params: list[Tensor] = []
-            grads: list[Tensor] = []
-            buffers: list[Tensor | None] = []
-            has_sparse_grad = self._init_group(group, params, grads, buffers)
-            settings = {
-                "rate": rate,
-                "coupling": group["coupling"],
-                "lr": group["lr"],
-                "momentum": group["momentum"],
-                "dampening": group["dampening"],
-                "nesterov": group["nesterov"],
-                "weight_decay": group["weight_decay"],
-                "maximize": group["maximize"],
-                "has_sparse_grad": has_sparse_grad,
-                "foreach": group["foreach"],
-                "fused": group["fused"],
-                "grad_scale": grad_scale,
-                "found_inf": found_inf,
-            }
+        if torch.compiler.is_compiling():
+            for group, rate in zip(self.param_groups, self._draw_outside_graph(), strict=True):
+                self._step_in_graph(group, rate)
+            return loss
+        found_inf = self.__dict__.get("found_inf")
+        if found_inf is not None and not any(g["capturable"] for g in self.param_groups) and found_inf.item():
+            return loss
+        for group in self.param_groups:
+            rate = self._draw(group)
             if isinstance(rate, Tensor):
-                if None in buffers and params[0].is_cuda and torch.cuda.is_current_stream_capturing():
-                    raise RuntimeError("take one step before the capture: there is no velocity to go on from yet")
-                capturable_sgd(params, grads, buffers, **settings)
-            elif _scales_buffers(group):
-                scales = [self.state[p].get("buffer_scale", 1.0) for p in params]
-                random_sgd(params, grads, buffers, scales, **settings)
-                for p, scale in zip(params, scales, strict=True):
-                    self.state[p]["buffer_scale"] = scale
+                self._step_in_graph(group, rate)
             else:
-                self._unscale_buffers(group)
-                random_sgd(params, grads, buffers, None, **settings)
-            if group["momentum"] != 0:
-                for p, buffer in zip(params, buffers, strict=True):
-                    self.state[p]["momentum_buffer"] = buffer
+                self._step_eagerly(group, rate)
         return loss
+
+    def _step_eagerly(self, group: dict[str, Any], rate: float) -> None:
+        params: list[Tensor] = []
+        grads: list[Tensor] = []
+        buffers: list[Tensor] = []
+        fresh: list[Tensor] = []  # parameters that have no velocity yet
+        has_sparse_grad, has_momentum = False, group["momentum"] != 0
+        unit = group["buffer_scale"]
+        moving = has_momentum and _moves_its_unit(group)
+        if unit != 1.0 and not moving:
+            self._unscale_buffers(group)
+            unit = 1.0
+        for p in group["params"]:
+            grad = p.grad
+            if grad is None:
+                if moving and "momentum_buffer" in self.state.get(p, ()):
+                    self.state[p].setdefault("buffer_scale", unit)  # it keeps the unit that the others leave
+                continue
+            if grad.is_sparse:
+                has_sparse_grad = True
+            if has_momentum:
+                state = self.state[p]
+                buffer = state.get("momentum_buffer")
+                if buffer is None:
+                    fresh.append(p)
+                    continue
+                if "buffer_scale" in state:
+                    buffer.mul_(state.pop("buffer_scale") / unit)
+                buffers.append(buffer)
+            params.append(p)
+            grads.append(grad)
+        if group["fused"] and not self._checked_for_fused:
+            self._check_for_fused(params + fresh)
+        grad_scale = self.__dict__.get("grad_scale")
+        after = 1.0
+        if params:
+            after = random_sgd(params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale)
+        if fresh:
+            started: list[Any] = [None] * len(fresh)
+            grads = [p.grad for p in fresh if p.grad is not None]
+            random_sgd(fresh, grads, started, None, rate, group, has_sparse_grad, grad_scale)
+            for p, buffer in zip(fresh, started, strict=True):
+                self.state[p]["momentum_buffer"] = buffer if after == 1.0 else buffer.div_(after)
+        if moving:
+            group["buffer_scale"] = after
+
+    def _step_in_graph(self, group: dict[str, Any], rate: float | Tensor) -> None:
+        grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        params: list[Tensor] = []
+        grads: list[Tensor] = []
+        buffers: list[Tensor | None] = []
+        has_sparse_grad = self._init_group(group, params, grads, buffers)
+        if not isinstance(rate, Tensor):  # a constant law
+            unit = None if any(b is None for b in buffers) else 1.0
+            random_sgd(params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale)
+        elif any(b is None for b in buffers) and params[0].is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("take one step before the capture: there is no velocity to go on from yet")
+        else:
+            capturable_sgd(params, grads, buffers, rate, group, has_sparse_grad, grad_scale, found_inf)
+        for p, buffer in zip(params, buffers, strict=False):
+            self.state[p]["momentum_buffer"] = buffer
 
     def velocity(self, parameter: Tensor) -> Tensor | None:
         """Return the velocity of ``parameter`` in PyTorch's sign, or None before its first step with momentum."""
         state = self.state.get(parameter, {})
         buffer: Tensor | None = state.get("momentum_buffer")
-        scale = state.get("buffer_scale", 1.0)
+        group = next(group for group in self.param_groups if any(p is parameter for p in group["params"]))
+        scale = state.get("buffer_scale", group["buffer_scale"])
         return buffer if buffer is None or scale == 1.0 else buffer * scale
 
     def state_dict(self) -> dict[str, Any]:
@@ -223,49 +256,50 @@ class RandomSGD(torch.optim.SGD):
         for p in group["params"]:
             if p.grad is None:
                 continue
-            if group["fused"] and getattr(self, "_need_device_dtype_check_for_fused", True):
-                _device_dtype_check_for_fused(p)
-                self._need_device_dtype_check_for_fused = False
             params.append(p)
             grads.append(p.grad)
             has_sparse_grad |= p.grad.is_sparse
-            buffers.append(self.state[p].get("momentum_buffer") if group["momentum"] != 0 else None)
+            if group["momentum"] != 0:
+                buffers.append(self.state[p].get("momentum_buffer"))
+        if group["fused"] and not self._checked_for_fused:
+            self._check_for_fused(params)
         return has_sparse_grad
 
-    def _draw(self, *, as_tensors: bool) -> list[float | Tensor]:
-        """The multiplier of each group for this step: a float, or where a graph needs it a tensor filled anew."""
-        rates: list[float | Tensor] = []
-        for group in self.param_groups:
-            multipliers: Multipliers = group["multipliers"]
-            if multipliers.law is not group["law"] or multipliers.seed != group["seed"]:
-                _check_settings(group)
-                _start_draws(group, _steps_taken(group))
-                multipliers = group["multipliers"]
-            if isinstance(multipliers.law, Constant):
-                multipliers.step += 1
-                rates.append(1.0)
-                continue
-            if group["capturable"]:
-                self._unscale_buffers(group)
-                rates.append(self._draw_on_device(group))
-                continue
-            if "step" in group:  # no longer capturable
-                multipliers.step = int(group.pop("step"))
-            if as_tensors:
-                self._unscale_buffers(group)
-                if not isinstance(group["rate"], Tensor):
-                    group["rate"] = torch.empty((), dtype=torch.float64, device=group["params"][0].device)
-                rates.append(group["rate"].fill_(multipliers.take()))
-            else:
-                group["rate"] = multipliers.take()
-                rates.append(group["rate"])
-        return rates
+    def _check_for_fused(self, params: list[Tensor]) -> None:
+        for p in params:
+            _device_dtype_check_for_fused(p)
+        self._checked_for_fused = bool(params)
+
+    def _draw(self, group: dict[str, Any], as_tensor: bool = False) -> float | Tensor:
+        """The group's multiplier for this step: a float, or where a graph needs it a tensor that is filled anew."""
+        multipliers: Multipliers = group["multipliers"]
+        if multipliers.law is not group["law"] or multipliers.seed != group["seed"]:
+            _check_settings(group)
+            _start_draws(group, _steps_taken(group))
+            multipliers = group["multipliers"]
+        if type(multipliers.law) is Constant:
+            multipliers.step += 1
+            return 1.0
+        if group["capturable"]:
+            self._unscale_buffers(group)
+            return self._draw_on_device(group)
+        if "step" in group:  # no longer capturable
+            multipliers.step = int(group.pop("step"))
+        alpha = multipliers.take()
+        if not as_tensor:
+            group["rate"] = alpha
+            return alpha
+        self._unscale_buffers(group)
+        if not isinstance(group["rate"], Tensor):
+            group["rate"] = torch.empty((), dtype=torch.float64, device=group["params"][0].device)
+        rate: Tensor = group["rate"].fill_(alpha)
+        return rate
 
     @_disable_dynamo
     def _draw_outside_graph(self) -> list[float | Tensor]:
         """Draw on the host while the step around it is compiled: the graph sees a tensor, never a new constant."""
         with torch.no_grad():
-            return self._draw(as_tensors=True)
+            return [self._draw(group, as_tensor=True) for group in self.param_groups]
 
     def _draw_on_device(self, group: dict[str, Any]) -> Tensor:
         """Draw by integer arithmetic on the group's device, from a counter that lives there and advances itself."""
@@ -280,23 +314,21 @@ class RandomSGD(torch.optim.SGD):
         rate.copy_(group["law"].quantile(uniform(group["seed"], 0, counter)))
         found_inf = getattr(self, "found_inf", None)
         counter.add_(1 if found_inf is None else (found_inf == 0).reshape(()).to(device))
-        return rate  # type: ignore[no-any-return]
+        return rate
 
     def _unscale_buffers(self, group: dict[str, Any]) -> None:
-        """Make each momentum buffer the velocity itself, for the kernels that know nothing of scales."""
+        """Make each momentum buffer the velocity itself, for the rules that know nothing of units."""
         for p in group["params"]:
-            if (scale := self.state.get(p, {}).pop("buffer_scale", 1.0)) != 1.0:
+            state = self.state.get(p, {})
+            scale = state.pop("buffer_scale", group["buffer_scale"])
+            if scale != 1.0 and "momentum_buffer" in state:
                 with torch.no_grad():
-                    self.state[p]["momentum_buffer"].mul_(scale)
+                    state["momentum_buffer"].mul_(scale)
+        group["buffer_scale"] = 1.0
 
 
-def _scales_buffers(group: dict[str, Any]) -> bool:
-    return (
-        group["nesterov"]
-        and group["coupling"] == "gradient"
-        and group["momentum"] != 0
-        and not isinstance(group["law"], Constant)
-    )
+def _moves_its_unit(group: dict[str, Any]) -> bool:
+    return group["nesterov"] and group["coupling"] == "gradient" and type(group["law"]) is not Constant
 
 
 def _start_draws(group: dict[str, Any], step: int) -> None:
@@ -305,6 +337,7 @@ def _start_draws(group: dict[str, Any], step: int) -> None:
     multipliers = Multipliers(group["law"], group["seed"], step=step)
     group["multipliers"] = multipliers
     group["rate"] = multipliers.at(step - 1) if step else 1.0
+    group.setdefault("buffer_scale", 1.0)
     group.pop("step", None)
 
 

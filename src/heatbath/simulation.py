@@ -1,0 +1,295 @@
+"""What SGD does on a landscape of one dimension: its density, its trajectories and its equilibrium, in pictures.
+
+`simulate` computes; `write_simulation` draws and writes. The density obeys the Fokker-Planck equation of the knobs at
+leading order in the rate, with the law of the random rate in the diffusion; the trajectories are the algorithm itself.
+With coupling "update" or Nesterov's momentum the two share the law of the positions, not that of the velocities.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from heatbath.theory.discrete import DiscreteSGD, simulate_sgd
+from heatbath.theory.fokker_planck import FokkerPlanck
+from heatbath.theory.landscapes import Array, Landscape, parse_landscape
+from heatbath.theory.langevin import LangevinEquation
+from heatbath.theory.phase_space import (
+    PhaseSpace,
+    gaussian_density,
+    marginals,
+    moments,
+    suggest_phase_space,
+    total_mass,
+)
+from heatbath.thermostat import Thermostat
+
+Progress: TypeAlias = Callable[[float, str], None]
+"""Called with the fraction done, from 0 to 1, and what is being done."""
+
+DEFAULT_KNOBS = Thermostat(lr=0.005, batch_size=16, momentum=0.95, law="uniform:1")
+"""With `DEFAULT_DIFFUSION`, a temperature of 0.1: the barrier of `DEFAULT_LANDSCAPE` is twice as high."""
+DEFAULT_DIFFUSION = 24.0
+DEFAULT_LANDSCAPE = "double-well:0.2:2"
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """Everything that `simulate` found.
+
+    Attributes:
+        steps: the steps of SGD at which densities and positions were taken.
+        densities: of Fokker-Planck at those steps, shape ``(len(steps), *grid.shape)``.
+        equilibrium: ``exp(-H/Theta)/Z`` on the same mesh.
+        energy: ``H/Theta`` above its minimum at the cells.
+        grid: the mesh.
+        positions: of the SGD trajectories at those steps, shape ``(len(steps), trajectories)``.
+        paths: of a few trajectories at every step, shape ``(steps[-1] + 1, few)``.
+        landscape: the loss.
+        summary: the numbers, ready for JSON.
+    """
+
+    steps: Array
+    densities: Array
+    equilibrium: Array
+    energy: Array
+    grid: PhaseSpace
+    positions: Array
+    paths: Array
+    landscape: Landscape
+    summary: Mapping[str, Any]
+
+
+def simulate(
+    knobs: Thermostat = DEFAULT_KNOBS,
+    landscape: Landscape | str = DEFAULT_LANDSCAPE,
+    *,
+    diffusion: float = DEFAULT_DIFFUSION,
+    start: float | None = None,
+    steps: int = 1500,
+    frames: int = 40,
+    trajectories: int = 20_000,
+    cells: tuple[int, int] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Simulation:
+    """Return the density and the trajectories of SGD from one start, side by side.
+
+    Both begin as a Gaussian of half the thermal widths about ``start``, at rest on average.
+
+    Args:
+        knobs: learning rate, batch size, momentum, Nesterov, law, coupling and data set size.
+        landscape: a loss of one dimension or its name, such as ``"double-well:0.2:2"`` (barrier, separation).
+        diffusion: the variance of a per-sample gradient, without the law's factor.
+        start: the mean position at first; by default 1.5 thermal widths outside the first minimum.
+        steps: how many steps of SGD to follow.
+        frames: at how many of them to look; the first ones lie closer, where more happens.
+        trajectories: how many SGD trajectories make the histogram.
+        cells: of the mesh; by default at least four to a thermal width.
+        seed: of the trajectories.
+        progress: called with the fraction done and what is being done.
+
+    Raises:
+        ValueError: a knob is out of range, the rate is unstable, or the landscape has more than one dimension.
+    """
+    report = progress or (lambda _fraction, _message: None)
+    landscape = parse_landscape(landscape)
+    for name, value, least in (("steps", steps, 1), ("frames", frames, 2), ("trajectories", trajectories, 6)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    if landscape.dimension != 1:
+        raise ValueError(f"the density needs a landscape of one dimension, {landscape!r} has {landscape.dimension}")
+    # The equation's temperature is to be the thermostat's, whatever coupling, Nesterov and data set size make it.
+    per_batch = diffusion * knobs.batch_variance
+    equation = LangevinEquation(knobs.lr, knobs.momentum, per_batch * knobs.law_factor)
+    sgd = DiscreteSGD(knobs.lr, knobs.momentum, per_batch, 1.0, knobs.law, knobs.coupling, knobs.nesterov)
+    width, speed = math.sqrt(equation.temperature / landscape.stiffness), math.sqrt(equation.theta)
+    start = float(landscape.minima[0]) - 1.5 * width if start is None else float(start)
+    grid = _mesh(equation, landscape, start, width, cells)
+    solver = FokkerPlanck(equation, landscape, grid)
+
+    report(0.0, "trajectories of SGD")
+    at = np.unique(np.round(steps * np.linspace(0.0, 1.0, frames) ** 2).astype(np.int64))
+    generator = np.random.default_rng([seed, 1])
+    first_x = start + 0.5 * width * generator.standard_normal(trajectories)
+    first_v = 0.5 * speed * generator.standard_normal(trajectories)
+    paths = simulate_sgd(
+        sgd, landscape, first_x[:6], steps=range(steps + 1), velocities=first_v[:6], seed=seed
+    ).positions
+    positions = simulate_sgd(sgd, landscape, first_x, steps=at.tolist(), velocities=first_v, seed=seed + 1).positions
+
+    first = gaussian_density(grid, [start, 0.0], np.diag([0.25 * width**2, 0.25 * speed**2]))
+    densities = solver.snapshots(
+        first,
+        np.asarray(at * knobs.lr, dtype=np.float64),
+        lambda done, _total: report(0.1 + 0.9 * float(at[done - 1]) / steps, "Fokker-Planck"),
+    )
+    x, v = np.meshgrid(grid.x, grid.v, indexing="ij")
+    energy = (0.5 * v**2 + landscape.value(x) / knobs.lr) / equation.theta
+    return Simulation(
+        steps=np.asarray(at, dtype=np.float64),
+        densities=densities,
+        equilibrium=solver.equilibrium,
+        energy=energy - energy.min(),
+        grid=grid,
+        positions=positions,
+        paths=paths,
+        landscape=landscape,
+        summary=_summarise(knobs, solver, diffusion, at, densities, positions, seed),
+    )
+
+
+def write_simulation(simulation: Simulation, folder: str | Path, progress: Progress | None = None) -> list[Path]:
+    """Write the pictures, the animation and the numbers into ``folder``, and return the files.
+
+    ``density.png``, ``density.gif``, ``trajectories.png``, ``marginal.png`` and ``summary.json`` appear when all are
+    complete: an interrupt leaves what was there before.
+    """
+    from heatbath import plots
+
+    report = progress or (lambda _fraction, _message: None)
+    folder = Path(folder)
+    existed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    s, grid = simulation, simulation.grid
+    boltzmann = marginals(s.equilibrium, grid)[0]
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as partial:
+            pending = Path(partial)
+            report(0.0, "pictures")
+            chosen = np.unique(np.linspace(0, len(s.steps) - 1, 6).astype(np.int64))
+            axes = plots.plot_density_over_time(s.densities[chosen], s.steps[chosen], grid, energy=s.energy)
+            _save(axes[0], pending / "density.png")
+            report(0.2, "pictures")
+            axis = plots.plot_trajectories(
+                np.arange(len(s.paths), dtype=np.float64),
+                s.paths,
+                minima=s.landscape.minima,
+                title=f"{s.paths.shape[1]} trajectories of SGD at temperature $T$ = {s.summary['temperature']:.3g}",
+            )
+            _save(axis, pending / "trajectories.png")
+            axis = plots.plot_marginal_against_boltzmann(
+                grid.x,
+                marginals(s.densities[-1], grid)[0],
+                boltzmann,
+                histogram=_histogram(s.positions[-1], grid),
+                title=f"Where SGD is found after {s.steps[-1]:,.0f} steps, against Boltzmann's weight",
+            )
+            _save(axis, pending / "marginal.png")
+            report(0.3, "animation")
+            plots.write_animation(
+                pending / "density.gif",
+                s.densities,
+                s.steps,
+                grid,
+                boltzmann=boltzmann,
+                energy=s.energy,
+                progress=lambda done, total: report(0.3 + 0.7 * done / total, "animation"),
+            )
+            (pending / "summary.json").write_text(json.dumps(s.summary, indent=2) + "\n")
+            names = sorted(path.name for path in pending.iterdir())
+            for name in names:
+                os.replace(pending / name, folder / name)
+    except BaseException:
+        if not existed and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+    return [folder / name for name in names]
+
+
+def _mesh(
+    equation: LangevinEquation, landscape: Landscape, start: float, width: float, cells: tuple[int, int] | None
+) -> PhaseSpace:
+    """A mesh that holds the start and equilibrium, with cells enough for the narrowest well."""
+    near = landscape.value(start + width * np.linspace(-2.6, 2.6, 11))
+    lowest = float(landscape.value(landscape.minima).min())
+    energy = max(18.5, float(near.max() - lowest) / equation.temperature + 3.0)
+    grid = suggest_phase_space(equation, landscape, cells or (80, 80), energy)
+    if cells is not None:
+        return grid
+    spans = ((grid.x_bounds[1] - grid.x_bounds[0]) / width, 2.0 * grid.v_bounds[1] / math.sqrt(equation.theta))
+    wanted = [max(80, 16 * math.ceil(4.0 * span / 16.0)) for span in spans]
+    if max(wanted) > 512:
+        raise ValueError(
+            f"the mesh would need {wanted[0]} x {wanted[1]} cells, more than 512 in one direction: at temperature "
+            f"{equation.temperature:.3g} it spans {max(spans):.0f} thermal widths; raise the temperature, lower the "
+            "barrier or start closer to a minimum"
+        )
+    return PhaseSpace(grid.x_bounds, grid.v_bounds, (wanted[0], wanted[1]))
+
+
+def _histogram(positions: Array, grid: PhaseSpace) -> tuple[Array, Array]:
+    """Edges and heights: two cells of the mesh to a bar, as a density over all trajectories."""
+    edges = grid.x_edges[::2]
+    counts = np.histogram(positions, edges)[0]
+    return edges, counts / (positions.size * (edges[1] - edges[0]))
+
+
+def _summarise(
+    knobs: Thermostat,
+    solver: FokkerPlanck,
+    diffusion: float,
+    steps: Any,
+    densities: Array,
+    positions: Array,
+    seed: int,
+) -> dict[str, Any]:
+    """The numbers, in plain types."""
+    grid, equation = solver.grid, solver.equation
+    edges, heights = _histogram(positions[-1], grid)
+    last, equilibrium = densities[-1], solver.equilibrium
+    bars = len(heights)
+    expected = (marginals(last, grid)[0] * grid.dx)[: 2 * bars].reshape(bars, 2).sum(axis=1)
+    share = heights * (edges[1] - edges[0])
+    variance = expected * np.maximum(1.0 - expected, 0.0) / positions.shape[1]
+    return {
+        "landscape": str(solver.landscape),
+        "knobs": {
+            "lr": knobs.lr,
+            "batch_size": knobs.batch_size,
+            "momentum": knobs.momentum,
+            "nesterov": knobs.nesterov,
+            "law": str(knobs.law),
+            "coupling": knobs.coupling,
+            "dataset_size": knobs.dataset_size,
+            "diffusion": diffusion,
+            "seed": seed,
+        },
+        "temperature": equation.temperature,
+        "law_factor": knobs.law_factor,
+        "velocity_variance": equation.theta,
+        "cells": list(grid.cells),
+        "steps": int(steps[-1]),
+        "trajectories": int(positions.shape[1]),
+        "mass_error": max(abs(total_mass(density, grid) - 1.0) for density in densities),
+        "smallest_density": float(densities.min()),
+        "distance_to_equilibrium": float(np.abs(last - equilibrium).sum() * grid.cell_area),
+        "relative_entropy": {str(int(k)): solver.relative_entropy(p) for k, p in zip(steps, densities, strict=True)},
+        "position_mean": {
+            "sgd": float(positions[-1].mean()),
+            "fokker_planck": float(moments(last, grid).mean[0]),
+            "boltzmann": float(moments(equilibrium, grid).mean[0]),
+        },
+        "position_variance": {
+            "sgd": float(positions[-1].var()),
+            "fokker_planck": float(moments(last, grid).covariance[0, 0]),
+            "boltzmann": float(moments(equilibrium, grid).covariance[0, 0]),
+        },
+        "histogram_distance": {
+            "found": float(np.abs(share - expected).sum()),
+            "expected_from_sampling": float(np.sqrt(2.0 / math.pi * variance).sum()),
+            "standard_deviation": math.sqrt((1.0 - 2.0 / math.pi) * float(variance.sum())),
+        },
+    }
+
+
+def _save(axis: Any, path: Path) -> None:
+    axis.figure.savefig(path, dpi=150)
