@@ -132,7 +132,8 @@ class RandomSGD(torch.optim.SGD):
             with torch.enable_grad():
                 loss = closure()
         if torch.compiler.is_compiling():
-            for group, rate in zip(self.param_groups, self._draw_outside_graph(), strict=True):
+            rates = self._draw_outside_graph()  # before the groups are looked at: their `rate` is no constant
+            for group, rate in zip(self.param_groups, rates, strict=True):
                 self._step_in_graph(group, rate)
             return loss
         found_inf = self.__dict__.get("found_inf")
