@@ -100,6 +100,7 @@ def test_a_captured_step_draws_afresh_at_each_replay(rule, flags):
     assert float(resumed.param_groups[0]["rate"]) == pytest.approx(hb.draw(law, 21, 20, 1)[0], rel=1e-13)
 
 
+@pytest.mark.filterwarnings("ignore:.*CUDA Graph is empty")
 def test_a_capture_without_a_first_step_is_refused():
     parameter = nn.Parameter(torch.ones(4, device="cuda"))
     parameter.grad = torch.ones_like(parameter)
@@ -117,6 +118,8 @@ def test_mixed_precision_with_skipped_steps(rule, flags):
     scaler, twin_scaler = (torch.amp.GradScaler("cuda", init_scale=2.0**10) for _ in range(2))
     moved = 0
     for k in range(12):
+        if k == 8:  # what a skipped step leaves behind must be fit for a checkpoint
+            optimizer.load_state_dict(optimizer.state_dict())
         for m, o, s in ((model, optimizer, scaler), (twin, plain, twin_scaler)):
             o.zero_grad()
             with torch.autocast("cuda", torch.float16):

@@ -99,6 +99,10 @@ def capturable_sgd(
         raise RuntimeError("sparse gradients need an uncompiled step with capturable=False")
     lr: Any = settings["lr"]
     momentum, dampening, nesterov = settings["momentum"], settings["dampening"], settings["nesterov"]
+    if settings["fused"] and momentum != 0 and all(buffer is None for buffer in buffers):
+        # Torch's first step leaves the buffers as it found them, unwritten, if found_inf makes the kernel skip it.
+        buffers[:] = [torch.zeros_like(grad) for grad in grads]
+        dampening = 0.0
     if settings["coupling"] == "update":
         lr = lr * rate
         if settings["fused"]:
@@ -110,7 +114,7 @@ def capturable_sgd(
             )
             return
     if grad_scale is not None:
-        torch._foreach_div_(grads, grad_scale)
+        torch._foreach_div_(grads, grad_scale.reshape(()))
     if settings["maximize"]:
         grads = list(torch._foreach_neg(grads))
     if settings["weight_decay"] != 0:

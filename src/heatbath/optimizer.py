@@ -201,9 +201,9 @@ class RandomSGD(torch.optim.SGD):
         if not isinstance(rate, Tensor):  # a constant law
             unit = None if any(b is None for b in buffers) else 1.0
             random_sgd(params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale)
-        elif any(b is None for b in buffers) and params[0].is_cuda and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError("take one step before the capture: there is no velocity to go on from yet")
         else:
+            if any(b is None for b in buffers) and _is_capturing(params[0].device):
+                raise RuntimeError("take one step before the capture: there is no velocity to go on from yet")
             capturable_sgd(params, grads, buffers, rate, group, has_sparse_grad, grad_scale, found_inf)
         for p, buffer in zip(params, buffers, strict=False):
             self.state[p]["momentum_buffer"] = buffer
@@ -307,7 +307,7 @@ class RandomSGD(torch.optim.SGD):
         device = group["params"][0].device
         counter, rate = group.get("step"), group["rate"]
         if counter is None or counter.device != device or not isinstance(rate, Tensor):
-            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            if _is_capturing(device):
                 raise RuntimeError("take one step before the capture: the draws are not on the device yet")
             counter = torch.tensor(_steps_taken(group), dtype=torch.int64, device=device)
             rate = torch.ones((), dtype=torch.float64, device=device)
@@ -326,6 +326,11 @@ class RandomSGD(torch.optim.SGD):
                 with torch.no_grad():
                     state["momentum_buffer"].mul_(scale)
         group["buffer_scale"] = 1.0
+
+
+def _is_capturing(device: torch.device) -> bool:
+    # The compiler must not see the question: it would break its graph over it.
+    return device.type == "cuda" and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing()
 
 
 def _moves_its_unit(group: dict[str, Any]) -> bool:
