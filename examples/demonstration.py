@@ -27,16 +27,16 @@ CHAINS, CURVATURE, NOISE = 20_000, 1.0, 1.0
 SEEDS, EPOCHS = 3, 12
 
 
-def measure_temperature(thermostat: hb.Thermostat, steps: int) -> tuple[float, float]:
+def measure_temperature(thermostat: hb.Thermostat, steps: int, seed: int) -> tuple[float, float]:
     """Run `RandomSGD` on many independent noisy quadratics at once; return curvature <x^2> and its standard error.
 
     Each group of chains has draws of its own, so that the error can be read off the spread between groups.
     """
-    groups = 100
-    generator = torch.Generator().manual_seed(0)
+    groups = 50
+    generator = torch.Generator().manual_seed(seed)
     xs = [nn.Parameter(torch.zeros(CHAINS // groups, dtype=torch.float64)) for _ in range(groups)]
     optimizer = hb.RandomSGD(
-        [{"params": [x], "seed": seed} for seed, x in enumerate(xs)],
+        [{"params": [x], "seed": groups * seed + i} for i, x in enumerate(xs)],
         thermostat.lr,
         law=thermostat.law,
         coupling=thermostat.coupling,  # type: ignore[arg-type]
@@ -58,16 +58,16 @@ def measure_temperature(thermostat: hb.Thermostat, steps: int) -> tuple[float, f
 
 def show_temperatures() -> None:
     """Print the temperature of each coupling, with and without Nesterov, three ways."""
-    table = Table(title=f"Temperature on a quadratic, in units of the constant protocol's ({CHAINS:,} chains)")
+    table = Table(title="Temperature on a noisy quadratic, in units of lr D / 2C(1 - mu)")
     for heading in ("law", "coupling", "Nesterov", "measured", "exact", "leading order"):
         table.add_column(heading, justify="left" if heading in ("law", "coupling", "Nesterov") else "right")
     settings = {"lr": 0.02, "batch_size": 8, "momentum": 0.8}
     unit = hb.Thermostat(**settings).temperature(NOISE)  # type: ignore[arg-type]
     cases = [(hb.Constant(), "gradient")] + [(hb.Uniform(1.0), coupling) for coupling in ("gradient", "update")]
-    for law, coupling in track(cases, "measuring temperatures", console=CONSOLE, transient=True):
+    for i, (law, coupling) in enumerate(track(cases, "measuring temperatures", console=CONSOLE, transient=True)):
         for nesterov in (False, True):
             thermostat = hb.Thermostat(**settings, nesterov=nesterov, law=law, coupling=coupling)  # type: ignore[arg-type]
-            value, error = measure_temperature(thermostat, 800)
+            value, error = measure_temperature(thermostat, 800, seed=2 * i + nesterov)
             exact = hb.theory.quadratic.exact_temperature(thermostat, CURVATURE, NOISE)
             table.add_row(
                 *(str(law), coupling, "yes" if nesterov else "no"),
@@ -124,7 +124,9 @@ def show_perceptron() -> None:
     images = torch.from_numpy((pixels[order] / 255.0).astype(np.float32))
     labels = torch.from_numpy(digits[order].astype(np.int64))
     data = images[:4000], labels[:4000], images[4000:], labels[4000:]
-    table = Table(title=f"Perceptron on 4,000 MNIST images, {EPOCHS} epochs, {SEEDS} seeds: test accuracy on 1,000 more")
+    table = Table(
+        title=f"Perceptron on 4,000 MNIST images, {EPOCHS} epochs, {SEEDS} seeds: test accuracy on 1,000 more"
+    )
     for heading in ("protocol", "final", "best epoch"):
         table.add_column(heading, justify="left" if heading == "protocol" else "right")
     with Progress(console=CONSOLE, transient=True) as progress:
@@ -135,8 +137,8 @@ def show_perceptron() -> None:
             table.add_row(protocol, *(f"{c.mean():.4f} ± {c.std(ddof=1) / math.sqrt(SEEDS):.4f}" for c in columns))
     CONSOLE.print(table)
     CONSOLE.print(
-        "± is the standard error over seeds; one image is 0.001. Accuracy at the best epoch is optimistic, and a cyclic "
-        "run may end at a hot moment of its cycle.",
+        "± is the standard error over seeds; one image is 0.001. Accuracy at the best epoch is optimistic, and a "
+        "cyclic run may end at a hot moment of its cycle.",
         style="dim",
     )
 

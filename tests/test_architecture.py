@@ -80,6 +80,7 @@ from torch.optim import lr_scheduler
 before = set(sys.modules)
 start = time.perf_counter()
 import heatbath
+heatbath.RandomSGD, heatbath.RandomLR, heatbath.randomize
 seconds = time.perf_counter() - start
 print(json.dumps([seconds, sorted(set(sys.modules) - before)]))
 """
@@ -91,6 +92,12 @@ print(json.dumps([seconds, sorted(set(sys.modules) - before)]))
     heavy = {"scipy", "matplotlib", "mlxtend", "pandas", "rich", "typer", "torch._dynamo", "torch.distributed.fsdp"}
     assert not heavy & set(modules)
     assert min(seconds) < 0.05
+
+
+def test_the_theory_and_the_command_line_need_no_torch():
+    program = "import sys, heatbath.cli, heatbath.theory.quadratic; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
 
 
 def test_public_names_are_documented():

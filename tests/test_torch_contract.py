@@ -78,7 +78,9 @@ def test_goes_in_the_right_direction_under_its_schedulers(schedulers, law, imple
     for _ in range(20):
         loss = optimizer.step(closure)
         for scheduler in chain:
-            scheduler.step(*([loss.item()] if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) else []))
+            scheduler.step(
+                *([loss.item()] if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) else [])
+            )
     assert closure().item() < first
 
 

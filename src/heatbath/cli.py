@@ -11,8 +11,9 @@ import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -129,6 +130,66 @@ def thermostat(
     out.print(f"\n{regime.note}")
     if regime.warning:
         out.print(f"[bold yellow]Warning:[/] {regime.warning}")
+
+
+@app.command()
+def simulate(
+    landscape: Annotated[str, typer.Option(help="The loss, such as double-well:0.2:2 or quadratic:1.")] = "double-well",
+    lr: Annotated[float, typer.Option(help="The mean learning rate.")] = 0.005,
+    batch_size: Annotated[int, typer.Option(help="Samples in a mini-batch.")] = 16,
+    momentum: Annotated[float, typer.Option(help="The momentum, from 0 to below 1.")] = 0.95,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's form of the step.")] = False,
+    law: Annotated[str, typer.Option(help="The law of the multiplier, such as uniform:1.")] = "uniform:1",
+    coupling: Annotated[str, typer.Option(help="What the multiplier acts on: gradient or update.")] = "gradient",
+    diffusion: Annotated[float, typer.Option(help="The variance of a sample's gradient.")] = 24.0,
+    steps: Annotated[int, typer.Option(help="How many steps of SGD to follow.")] = 1500,
+    trajectories: Annotated[int, typer.Option(help="How many trajectories make the histogram.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="Of the trajectories.")] = 0,
+    out: Annotated[Path, typer.Option(help="The folder for the pictures.")] = Path("out"),
+) -> None:
+    """Follow SGD on a landscape: its density in phase space, its trajectories and Boltzmann's weight, in pictures."""
+    from rich.progress import Progress
+
+    from heatbath import simulation
+
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; name a folder")
+    knobs = Thermostat(lr, batch_size, momentum, nesterov, law, coupling)
+    landscape = simulation.DEFAULT_LANDSCAPE if landscape == "double-well" else landscape
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def report(share: float, start: float) -> Callable[[float, str], None]:
+            return lambda done, what: bar.update(task, completed=start + share * done, description=what)
+
+        found = simulation.simulate(
+            knobs,
+            landscape,
+            diffusion=diffusion,
+            steps=steps,
+            trajectories=trajectories,
+            seed=seed,
+            progress=report(0.6, 0.0),
+        )
+        files = simulation.write_simulation(found, out, report(0.4, 0.6))
+    numbers = found.summary
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in ("position", "SGD", "Fokker-Planck", "Boltzmann"):
+        table.add_column(name, justify="left" if name == "position" else "right", no_wrap=True)
+    for key, name in (("position_mean", "mean"), ("position_variance", "variance")):
+        row = numbers[key]
+        table.add_row(name, *(f"{row[kind]:.4f}" for kind in ("sgd", "fokker_planck", "boltzmann")))
+    distance = numbers["histogram_distance"]
+    screen = console()
+    screen.print(f"{numbers['landscape']} at temperature {numbers['temperature']:.4g}, after {numbers['steps']} steps")
+    screen.print(table)
+    screen.print(
+        f"\nHistogram of SGD against Fokker-Planck: distance {distance['found']:.4f}; sampling alone makes "
+        f"{distance['expected_from_sampling']:.4f} ± {distance['standard_deviation']:.4f}."
+    )
+    screen.print(f"Fokker-Planck against equilibrium: distance {numbers['distance_to_equilibrium']:.4f}.")
+    for file in files:
+        screen.print(f"wrote {file}")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from heatbath.theory.discrete import DiscreteSGD, simulate_sgd
+from heatbath.theory.discrete import DiscreteSGD, sgd_process, simulate_sgd
 from heatbath.theory.fokker_planck import FokkerPlanck
 from heatbath.theory.landscapes import Array, Landscape, parse_landscape
 from heatbath.theory.langevin import LangevinEquation
@@ -111,6 +111,7 @@ def simulate(
     per_batch = diffusion * knobs.batch_variance
     equation = LangevinEquation(knobs.lr, knobs.momentum, per_batch * knobs.law_factor)
     sgd = DiscreteSGD(knobs.lr, knobs.momentum, per_batch, 1.0, knobs.law, knobs.coupling, knobs.nesterov)
+    sgd_process(sgd, landscape)  # an unstable rate is the first thing to be told, before any mesh that it makes absurd
     width, speed = math.sqrt(equation.temperature / landscape.stiffness), math.sqrt(equation.theta)
     start = float(landscape.minima[0]) - 1.5 * width if start is None else float(start)
     grid = _mesh(equation, landscape, start, width, cells)

@@ -8,7 +8,17 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["escape", "fokker_planck", "landscapes", "langevin", "quadratic"]
+__all__ = [
+    "discrete",
+    "escape",
+    "fokker_planck",
+    "landscapes",
+    "langevin",
+    "phase_space",
+    "quadratic",
+    "trajectories",
+    "universality",
+]
 
 
 def __getattr__(name: str) -> ModuleType:
