@@ -1,0 +1,41 @@
+"""What the documents claim about the code and its tests is true of them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import heatbath as hb
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_errata_name_tests_that_exist():
+    text = (ROOT / "docs/errata.md").read_text()
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", text))
+    assert len(named) > 10
+    assert {name for name in named if f"def {name}(" not in sources} == set()
+    for file in re.findall(r"[\w/]*test_\w+\.py", text):
+        assert (ROOT / "tests" / file).exists(), file
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/design.md", "docs/errata.md"])
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+        assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_thermostat_of_the_readme():
+    t = hb.Thermostat(lr=5e-4, batch_size=256, momentum=0.9, nesterov=True, law=hb.Uniform(1.0))
+    assert t.at(batch_size=1024).lr == pytest.approx(0.002)
+    assert t.at(law=hb.Constant()).lr == pytest.approx(0.000667, abs=1e-6)
+    assert t.at(batch_size=128, solve="momentum").temperature() == pytest.approx(t.temperature())
+
+
+def test_every_module_is_on_the_map():
+    text = (ROOT / "docs/design.md").read_text()
+    for path in (ROOT / "src/heatbath").rglob("*.py"):
+        name = path.stem if path.parent.name == "heatbath" else f".{path.stem}"
+        if path.stem not in ("__init__", "__main__"):
+            assert f"`{name}`" in text or f"`theory{name}`" in text, f"{path.name} is missing from docs/design.md"
