@@ -100,6 +100,23 @@ def test_a_captured_step_draws_afresh_at_each_replay(rule, flags):
     assert float(resumed.param_groups[0]["rate"]) == pytest.approx(hb.draw(law, 21, 20, 1)[0], rel=1e-13)
 
 
+@pytest.mark.parametrize("flags", [{}, {"foreach": False}, {"fused": True}, {"capturable": True}], ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_one_group_on_two_devices(rule, flags):
+    starts = torch.arange(6.0, dtype=torch.float64).split(3)
+    parameters = [nn.Parameter(starts[0].clone()), nn.Parameter(starts[1].cuda())]
+    twins = [nn.Parameter(start.clone()) for start in starts]
+    optimizers = [hb.RandomSGD(p, 0.1, seed=2, **RULES[rule], **flags) for p in (parameters, twins)]
+    for k in range(8):
+        gradients = torch.randn(6, dtype=torch.float64, generator=torch.Generator().manual_seed(k)).split(3)
+        for p, twin, gradient in zip(parameters, twins, gradients, strict=True):
+            p.grad, twin.grad = gradient.to(p.device), gradient.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for p, twin in zip(parameters, twins, strict=True):
+        torch.testing.assert_close(p.cpu(), twin, rtol=1e-7, atol=1e-9)
+
+
 @pytest.mark.filterwarnings("ignore:.*CUDA Graph is empty")
 def test_a_capture_without_a_first_step_is_refused():
     parameter = nn.Parameter(torch.ones(4, device="cuda"))

@@ -97,6 +97,16 @@ def capturable_sgd(
         return
     if has_sparse_grad:
         raise RuntimeError("sparse gradients need an uncompiled step with capturable=False")
+    devices = dict.fromkeys(p.device for p in params)
+    if len(devices) > 1:
+        for device in devices:
+            members = [i for i, p in enumerate(params) if p.device == device]
+            some: list[list[Any]] = [[tensors[i] for i in members] for tensors in (params, grads, buffers) if tensors]
+            some_buffers = some[2] if buffers else []
+            capturable_sgd(some[0], some[1], some_buffers, rate.to(device), settings, False, grad_scale, found_inf)
+            for i, buffer in zip(members, some_buffers, strict=False):
+                buffers[i] = buffer
+        return
     lr: Any = settings["lr"]
     momentum, dampening, nesterov = settings["momentum"], settings["dampening"], settings["nesterov"]
     if settings["fused"] and momentum != 0 and all(buffer is None for buffer in buffers):
