@@ -194,7 +194,7 @@ def test_groups_have_their_own_settings_and_equal_seeds_share_draws():
         np.testing.assert_allclose(p.detach().numpy(), path[-1], rtol=1e-13)
 
 
-def test_add_param_group_joins_the_draws_from_its_own_first_step():
+def test_add_param_group_joins_the_draws_where_the_others_are():
     a, b = make_parameters(((2,), (3,)))
     optimizer = hb.RandomSGD([a], 0.1, seed=2)
     walk(optimizer, [a], make_gradients([a], 3))
@@ -202,11 +202,11 @@ def test_add_param_group_joins_the_draws_from_its_own_first_step():
     walk(optimizer, [a, b], make_gradients([a, b], 2))
     assert [group["rate"] for group in optimizer.param_groups] == [
         hb.draw(hb.Uniform(1.0), 2, 4, 1)[0],
-        hb.draw(hb.Uniform(1.0), 5, 1, 1)[0],
+        hb.draw(hb.Uniform(1.0), 5, 4, 1)[0],
     ]
 
 
-@pytest.mark.parametrize("implementation", ["for-loop", "foreach", "fused", "capturable"])
+@pytest.mark.parametrize("implementation", ["for-loop", "foreach", "fused", "capturable", "capturable fused"])
 @pytest.mark.parametrize(("nesterov", "dampening"), [(False, 0.0), (False, 0.3), (True, 0.0)])
 def test_parameters_that_sit_out_or_join_late(implementation, nesterov, dampening):
     """A parameter without a gradient keeps its velocity untouched; one that joins late starts from none."""
@@ -423,7 +423,8 @@ def test_state_dict_holds_only_integers_and_text_of_the_randomness():
     walk(optimizer, parameters, make_gradients(parameters, 4))
     group = optimizer.state_dict()["param_groups"][0]
     assert (group["law"], group["seed"], group["step"]) == ("lognormal:0.5", 3, 4)
-    assert "rate" not in group
+    assert group["rate"] is None
+    assert group.keys() == optimizer.param_groups[0].keys()
     assert json.loads(json.dumps(group)) == group
     assert set(optimizer.state_dict()["state"][0]) == {"momentum_buffer"}
 
@@ -445,7 +446,7 @@ def test_loads_the_state_of_torch_sgd():
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"law": "uniform:0.5"}, ["law", "uniform:0.5", "uniform:1.0"]),
+        ({"law": "uniform:0.5"}, ["law", "uniform:0.5", "Uniform(delta=1.0)"]),
         ({"seed": 4}, ["seed=4", "seed=3"]),
         ({"coupling": "update"}, ["coupling", "update", "gradient"]),
         ({"step": -1}, ["step", "-1"]),
@@ -618,3 +619,103 @@ def test_many_draws_near_zero_do_not_disturb_the_moving_unit():
         )
         error = np.abs(parameters[0].detach().double().numpy() - path[-1]).max() / np.abs(path).max()
         assert error < 1e-5
+
+
+AMP_FLAGS = [{"fused": True, "capturable": True}, {"fused": True}]
+
+
+@pytest.mark.parametrize("flags", AMP_FLAGS, ids=str)
+@pytest.mark.parametrize("law", [hb.Constant(), hb.Uniform(1.0)], ids=str)
+@pytest.mark.parametrize("capturable_group", [False, True])
+@pytest.mark.parametrize("dampening", [0.0, 0.3])
+def test_found_inf_reaches_every_kernel(flags, law, capturable_group, dampening):
+    """Capturable or not, constant or not, mixed groups, first step or later: a skipped step moves and draws nothing."""
+    a, b = make_parameters(((3,), (4,)), dtype=torch.float32)
+    groups = [{"params": [a]}, {"params": [b], "capturable": capturable_group}]
+    optimizer = hb.RandomSGD(groups, 0.1, law=law, momentum=0.9, dampening=dampening, seed=3, **flags)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    moved = 0
+    for k in range(7):
+        scale = scaler.scale(torch.ones(())).item()
+        a.grad, b.grad = torch.ones(3) * scale, torch.ones(4) * scale
+        if k in (0, 3):
+            b.grad.fill_(float("inf"))
+        before = flat([a, b]).clone()
+        scaler.step(optimizer)
+        scaler.update()
+        if k in (0, 3):
+            assert torch.equal(flat([a, b]), before)
+        moved += k not in (0, 3)
+        assert torch.isfinite(flat([a, b])).all()
+        assert [group["step"] for group in optimizer.state_dict()["param_groups"]] == [moved, moved]
+
+
+def test_numbers_of_numpy_and_one_element_rates_are_taken():
+    parameters = make_parameters()
+    optimizer = hb.RandomSGD(parameters, np.float32(0.1), momentum=np.int64(0), seed=np.int64(5), law=hb.Uniform(1))
+    walk(optimizer, parameters, make_gradients(parameters, 2))
+    assert saved(optimizer)["param_groups"][0]["seed"] == 5
+    for flags in IMPLEMENTATIONS.values():
+        parameters = make_parameters(kind=kind_for(flags))
+        optimizer = hb.RandomSGD(parameters, torch.tensor([0.1]), momentum=0.9, **flags)
+        walk(optimizer, parameters, make_gradients(parameters, 2))
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_an_empty_group_does_no_harm(capturable):
+    parameters = make_parameters()
+    optimizer = hb.RandomSGD([{"params": parameters}, {"params": []}], 0.1, momentum=0.9, capturable=capturable)
+    walk(optimizer, parameters, make_gradients(parameters, 2))
+
+
+def test_velocity_is_a_copy_and_knows_its_own():
+    parameters = make_parameters()
+    optimizer = hb.RandomSGD(parameters, 0.1, momentum=0.9)
+    assert optimizer.velocity(parameters[0]) is None
+    walk(optimizer, parameters, make_gradients(parameters, 2))
+    optimizer.velocity(parameters[0]).zero_()
+    assert optimizer.velocity(parameters[0]).abs().max() > 0
+    with pytest.raises(KeyError, match="parameters"):
+        optimizer.velocity(torch.zeros(3))
+
+
+def test_a_coupling_changed_to_nonsense_is_refused_at_the_step():
+    parameters = make_parameters()
+    optimizer = hb.RandomSGD(parameters, 0.1)
+    optimizer.param_groups[0]["coupling"] = "both"
+    with pytest.raises(ValueError, match="both"):
+        walk(optimizer, parameters, make_gradients(parameters, 1))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("flatten", [False, True])
+def test_checkpoints_by_torch_distributed(momentum, flatten):
+    from torch.distributed.checkpoint import state_dict as checkpoint
+
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    settings = {"momentum": momentum, "nesterov": momentum > 0, "seed": 3}
+    optimizer = hb.RandomSGD(model.parameters(), 0.1, **settings)
+    options = checkpoint.StateDictOptions(flatten_optimizer_state_dict=flatten)
+    for k in range(4):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        state = checkpoint.get_optimizer_state_dict(model, optimizer, options=options)
+        assert optimizer.param_groups[0]["step"] == k + 1
+    resumed = hb.RandomSGD(model.parameters(), 0.1, **settings)
+    checkpoint.set_optimizer_state_dict(model, resumed, copy.deepcopy(state), options=options)
+    assert resumed.param_groups[0]["step"] == 4
+    assert resumed.param_groups[0]["rate"] == optimizer.param_groups[0]["rate"]
+
+
+def test_half_precision_buffers_do_not_overflow_in_the_moving_unit():
+    parameter = nn.Parameter(torch.zeros(64, dtype=torch.float16))
+    optimizer = hb.RandomSGD([parameter], 1e-6, law=hb.LogNormal(2.0), momentum=0.9, nesterov=True, seed=1)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        parameter.grad = (50 * torch.randn(64, generator=generator)).half()
+        optimizer.step()
+    assert torch.isfinite(optimizer.state[parameter]["momentum_buffer"]).all()
+    assert torch.isfinite(parameter).all()

@@ -1,4 +1,7 @@
+import copy
+import gc
 import io
+import weakref
 
 import pytest
 import torch
@@ -158,6 +161,58 @@ def test_resume_and_remove():
     hb.randomize(fresh, LAW)
 
 
+@pytest.mark.parametrize("coupling", ["gradient", "update"])
+def test_a_closure_that_raises_leaves_everything_as_it_was(coupling):
+    parameter = nn.Parameter(torch.tensor([2.0]))
+    optimizer = torch.optim.SGD([parameter], 0.1)
+    handle = hb.randomize(optimizer, LAW, coupling=coupling, seed=6)
+
+    def broken():
+        raise RuntimeError("no data")
+
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="no data"):
+            optimizer.step(broken)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert handle.state_dict()["step"] == 0
+
+
+def test_a_step_that_raises_does_not_compound():
+    parameters, optimizer = make(torch.optim.SGD, lr=0.1, fused=True)
+    handle = hb.randomize(optimizer, LAW, coupling="update")
+    parameters[0].grad = torch.sparse_coo_tensor(
+        torch.tensor([[0]]), torch.ones(1).double(), (3,), check_invariants=True
+    )
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            optimizer.step()
+    handle.remove()
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_optimizer_and_handle_die_together_and_handles_are_not_copied():
+    _, optimizer = make(torch.optim.SGD, lr=0.1)
+    handle = hb.randomize(optimizer, LAW)
+    with pytest.raises(TypeError, match="randomize the copy"):
+        copy.deepcopy(handle)
+    plain = copy.deepcopy(optimizer)
+    hb.randomize(plain, LAW)
+    alive = weakref.ref(optimizer)
+    gc.disable()
+    del optimizer, handle
+    gc.enable()
+    assert alive() is None
+
+
+def test_a_shared_gradient_is_multiplied_once():
+    a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+    a.grad = b.grad = torch.ones(2)
+    optimizer = torch.optim.SGD([a, b], 0.1)
+    handle = hb.randomize(optimizer, LAW)
+    optimizer.step()
+    torch.testing.assert_close(a.detach(), torch.full((2,), -0.1 * handle.rate))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "word"),
     [
@@ -166,6 +221,9 @@ def test_resume_and_remove():
         (lambda o: hb.randomize(o, seed=-1), ValueError, "seed"),
         (lambda o: hb.randomize("sgd"), TypeError, "str"),
         (lambda o: [hb.randomize(o), hb.randomize(o)], ValueError, "already"),
+        (lambda o: [hb.RandomLR(o), hb.randomize(o, coupling="update")], ValueError, "not both"),
+        (lambda o: [hb.randomize(o), hb.RandomLR(o)], ValueError, "not both"),
+        (lambda o: hb.randomize(o).load_state_dict({"law": "uniform"}), ValueError, "lacks"),
     ],
 )
 def test_bad_arguments(call, error, word):

@@ -1,3 +1,4 @@
+import copy
 import io
 import math
 import pickle
@@ -44,7 +45,7 @@ def test_each_mini_batch_has_its_own_draw(law, lr):
     assert float(scheduler.get_last_lr()[0]) == 0.1 * hb.draw(law, 3, 0, 1)[0]
     rates = effective_rates(parameter, optimizer, [scheduler], 40)
     np.testing.assert_allclose(rates, 0.1 * hb.draw(law, 3, 0, 40), rtol=1e-11, atol=1e-15)
-    assert float(scheduler.get_last_lr()[0]) == 0.1 * hb.draw(law, 3, 40, 1)[0]
+    assert float(scheduler.get_last_lr()[0]) == pytest.approx(0.1 * hb.draw(law, 3, 40, 1)[0], rel=1e-12, abs=1e-30)
 
 
 def test_on_sgd_it_is_coupling_update():
@@ -320,7 +321,93 @@ def test_bad_arguments(build, error, words):
     assert optimizer.param_groups[0]["lr"] == 0.1
 
 
-def test_schedulers_pickle_with_their_optimizer():
-    _, optimizer = make()
-    scheduler = hb.CosineCycleLR(optimizer, 3)
-    assert pickle.loads(pickle.dumps(scheduler.state_dict())) == scheduler.state_dict()
+@pytest.mark.parametrize("copier", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))], ids=["deepcopy", "pickle"])
+def test_copies_with_their_optimizer_go_on_alike(copier):
+    """Also with a scheduler that sets the rate outright, which needs the rate to be put back after each step."""
+    parameter, optimizer = make()
+    schedulers = [hb.CosineCycleLR(optimizer, 7), hb.RandomLR(optimizer, LAW, seed=3)]
+    effective_rates(parameter, optimizer, schedulers, 3)
+    twin, copied, *others = copier([parameter, optimizer, *schedulers])
+    expected = effective_rates(parameter, optimizer, schedulers, 5)
+    np.testing.assert_allclose(effective_rates(twin, copied, others, 5), expected, rtol=1e-10)
+
+
+def test_built_on_an_optimizer_in_mid_run_and_then_loaded():
+    """The order that torch advises against: the optimizer's state first, then the scheduler is built and loaded."""
+    for build in (lambda o: hb.RandomLR(o, LAW, seed=3), lambda o: hb.CosineCycleLR(o, 3)):
+        parameter, optimizer = make()
+        scheduler = build(optimizer)
+        effective_rates(parameter, optimizer, [scheduler], 5)
+        twin, resumed = make()
+        resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        again = build(resumed)
+        again.load_state_dict(scheduler.state_dict())
+        expected = effective_rates(parameter, optimizer, [scheduler], 6)
+        np.testing.assert_allclose(effective_rates(twin, resumed, [again], 6), expected, rtol=1e-10, atol=1e-16)
+
+
+def test_a_second_random_lr_takes_over_from_the_first():
+    parameter, optimizer = make()
+    hb.RandomLR(optimizer, LAW, seed=3)
+    second = hb.RandomLR(optimizer, LAW, seed=4)
+    rates = effective_rates(parameter, optimizer, [second], 6)
+    np.testing.assert_allclose(rates, 0.1 * hb.draw(LAW, 4, 0, 6), rtol=1e-11)
+
+
+def test_a_decay_of_the_epoch_survives_draws_of_zero():
+    parameter, optimizer = make()
+    law = hb.TwoPoint(1.0)
+    outer = lr_scheduler.StepLR(optimizer, 1, 0.5)
+    inner = hb.RandomLR(optimizer, law, seed=7)
+    rates = effective_rates(parameter, optimizer, [inner], 24, epoch=4, after_epoch=[outer])
+    np.testing.assert_allclose(rates, 0.1 * 0.5 ** (np.arange(24) // 4) * hb.draw(law, 7, 0, 24), rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.filterwarnings("ignore:get_lr")
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["float", "tensor"])
+@pytest.mark.parametrize("build", [lambda o: hb.RandomLR(o, LAW, seed=3), lambda o: hb.CosineCycleLR(o, 3)])
+def test_get_lr_outside_a_step_changes_nothing(lr, build):
+    runs = []
+    for nosy in (False, True):
+        _, optimizer = make(lr.clone() if isinstance(lr, torch.Tensor) else lr)
+        scheduler = build(optimizer)
+        rates = []
+        for _ in range(6):
+            rates.append(float(optimizer.param_groups[0]["lr"]))
+            optimizer.step()
+            if nosy:
+                for rate in scheduler.get_lr():
+                    if isinstance(rate, torch.Tensor):
+                        rate.fill_(99.0)
+            scheduler.step()
+        runs.append(rates)
+    assert runs[0] == pytest.approx(runs[1], rel=1e-12, abs=1e-16)
+
+
+def test_a_checkpoint_by_torch_distributed_changes_nothing():
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scheduler = hb.RandomLR(optimizer, LAW, seed=3)
+    for k in range(6):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * hb.draw(LAW, 3, k, 1)[0], rel=1e-12)
+        get_optimizer_state_dict(model, optimizer)
+        optimizer.step()
+        scheduler.step()
+
+
+def test_groups_may_come_later():
+    a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+    for build in (lambda o: hb.RandomLR(o, LAW, seed=3), lambda o: hb.CosineCycleLR(o, 3)):
+        optimizer = torch.optim.SGD([a], 0.1)
+        scheduler = build(optimizer)
+        optimizer.step()
+        scheduler.step()
+        optimizer.add_param_group({"params": [b], "lr": 0.5})
+        for _ in range(3):
+            optimizer.step()
+            scheduler.step()
+            one, other = scheduler.get_last_lr()
+            assert other == pytest.approx(5 * one, abs=1e-15)
+        optimizer.param_groups.clear()

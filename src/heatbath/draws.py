@@ -32,7 +32,9 @@ def uniform(seed: int, stream: int, step: Numbers) -> Numbers:
         float64 of the shape and kind of ``step``: the middles of ``2**52`` equal cells, so that 0 and 1 never occur.
     """
     if type(step).__module__.partition(".")[0] == "torch":
-        bits: Any = _random_bits(seed, stream, step)
+        if step.is_floating_point() or step.is_complex():
+            raise TypeError(f"step must hold integers, got a tensor of {step.dtype}")
+        bits: Any = _random_bits(seed, stream, step.long())
         return (bits.double() + 0.5) * 2.0**-52
     steps = np.asarray(step)
     if steps.dtype.kind not in "iu":
@@ -61,38 +63,28 @@ def draw(law: Law | str, seed: int, start: int, count: int, stream: int = 0) -> 
 
 
 class Multipliers:
-    """The sequence ``alpha_step, alpha_(step + 1), ...`` of one law and seed, one number at a time.
+    """The sequence ``alpha_0, alpha_1, ...`` of one law and seed, a number at a time in well under a microsecond.
 
-    It holds integers and the law; the block of numbers that makes a draw cost well under a microsecond is only a
-    cache, left out of copies and pickles.
+    It keeps the block of numbers around the last one asked for; copies and pickles leave that out.
     """
 
-    __slots__ = ("_block", "_first", "law", "seed", "step", "stream")
+    __slots__ = ("_block", "law", "seed", "stream")
 
-    def __init__(self, law: Law, seed: int, stream: int = 0, step: int = 0) -> None:
-        self.law, self.seed, self.stream, self.step = law, seed, stream, step
-        self._first, self._block = 0, [0.0][:0]
-
-    def take(self) -> float:
-        """Return ``alpha_step`` and advance."""
-        step = self.step
-        self.step = step + 1
-        index = step - self._first
-        return self._block[index] if 0 <= index < len(self._block) else self.at(step)
+    def __init__(self, law: Law, seed: int, stream: int = 0) -> None:
+        self.law, self.seed, self.stream = law, seed, stream
+        self._block: tuple[int, list[float]] = (0, [])  # one object, so that threads never see half of a new one
 
     def at(self, step: int) -> float:
-        """Return ``alpha_step`` of the given step and stay where we are."""
-        index = step - self._first
-        if not 0 <= index < len(self._block):
-            self._first, index = step, 0
-            self._block = draw(self.law, self.seed, step, _BLOCK, self.stream).tolist()
-        return self._block[index]
+        """Return ``alpha_step``."""
+        first, block = self._block
+        index = step - first
+        if not 0 <= index < len(block):
+            index, block = 0, draw(self.law, self.seed, step, _BLOCK, self.stream).tolist()
+            self._block = (step, block)
+        return block[index]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Multipliers, (self.law, self.seed, self.stream, self.step)
-
-    def __repr__(self) -> str:
-        return f"Multipliers({self.law}, seed={self.seed}, step={self.step})"
+        return Multipliers, (self.law, self.seed, self.stream)
 
 
 def check_integer(name: str, value: Any, limit: int = _WORD) -> int:

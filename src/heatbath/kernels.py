@@ -9,8 +9,9 @@ with Nesterov. It does our step when driven with
 * coupling "gradient" with Nesterov, where ``x <- x - lr (alpha g + mu v)`` needs ``alpha`` in front of ``g`` in both
   places but the kernel has one ``m`` for two uses: keep the buffer in a moving unit, ``b = v / s``. Matching all four
   coefficients leaves one solution: ``s' = sqrt(alpha s)``, ``m = mu s / s'``, ``1 - d = alpha / s'``, ``r = lr alpha``.
-  The unit is a running geometric mean of the draws. It fails as ``alpha / s -> 0``, so that steps with
-  ``alpha`` far from ``s`` (under 1 % of them for a uniform law) go through two kernel calls and put ``s`` back to 1.
+  The unit is a running geometric mean of the draws. It fails as ``alpha / s -> 0``, so that steps which would take
+  it far (about 1 % of them for a uniform law) go through two kernel calls and put ``s`` back to 1. So do steps in
+  float16, which has no range to spare.
 
 `capturable_sgd` takes it as a tensor that a CUDA graph or a compiled step may change under the hood.
 """
@@ -27,7 +28,7 @@ from torch.optim import sgd as torch_sgd
 
 sgd: Any = torch_sgd.sgd  # it takes tensors as rates too, its annotations do not say so
 COUPLINGS = ("gradient", "update")
-_REACH = 64.0  # how far alpha may lie from the buffer's unit, as a factor
+_LOW, _HIGH = 2.0**-6, 2.0**6  # how far alpha may lie from the buffer's unit, and the square of the next from 1
 
 
 def random_sgd(
@@ -39,6 +40,7 @@ def random_sgd(
     settings: Mapping[str, Any],
     has_sparse_grad: bool = False,
     grad_scale: Tensor | None = None,
+    found_inf: Tensor | None = None,
 ) -> float:
     """Take one step in place, with torch's kernels.
 
@@ -53,6 +55,7 @@ def random_sgd(
             ``foreach`` and ``fused``, as in a group of `heatbath.RandomSGD`.
         has_sparse_grad: whether any gradient is sparse.
         grad_scale: what the fused kernel divides the gradients by first.
+        found_inf: where it is 1, the fused kernel does nothing.
 
     Returns:
         The unit of the buffers after the step.
@@ -60,17 +63,19 @@ def random_sgd(
     lr, momentum = settings["lr"], settings["momentum"]
     damp, nesterov = settings["dampening"], settings["nesterov"]
     after, enters_velocity = 1.0, settings["coupling"] == "gradient" and momentum != 0
+    if unit is None and momentum != 0 and found_inf is not None:
+        damp = _start_at_rest(buffers, grads)
     if unit is None or not enters_velocity:
         lr = lr * rate
     elif not nesterov:
         damp = 1.0 - rate * (1.0 - damp)
-    elif unit <= _REACH * rate <= _REACH**2 * unit:
+    elif _LOW < rate * unit < _HIGH and _LOW * unit < rate < _HIGH * unit and params[0].dtype is not torch.float16:
         after = math.sqrt(rate * unit)
         lr, momentum, damp = lr * rate, momentum * unit / after, 1.0 - rate / after
     else:
         _step_in_two_calls(params, grads, buffers, unit, rate, settings, has_sparse_grad, grad_scale)
         return 1.0
-    _call(params, grads, buffers, settings, lr, momentum, damp, nesterov, has_sparse_grad, grad_scale)
+    _call(params, grads, buffers, settings, lr, momentum, damp, nesterov, has_sparse_grad, grad_scale, found_inf)
     if unit is None and enters_velocity:
         # Torch's first step sets b = g and moves by r g, or r (g + mu g): the move is ours, b lacks its alpha.
         for buffer in buffers:
@@ -97,22 +102,23 @@ def capturable_sgd(
         return
     if has_sparse_grad:
         raise RuntimeError("sparse gradients need an uncompiled step with capturable=False")
-    devices = dict.fromkeys(p.device for p in params)
-    if len(devices) > 1:
-        for device in devices:
-            members = [i for i, p in enumerate(params) if p.device == device]
-            some: list[list[Any]] = [[tensors[i] for i in members] for tensors in (params, grads, buffers) if tensors]
-            some_buffers = some[2] if buffers else []
-            capturable_sgd(some[0], some[1], some_buffers, rate.to(device), settings, False, grad_scale, found_inf)
+    if found_inf is not None and not settings["fused"]:
+        raise RuntimeError("only fused steps can skip by found_inf: make every group fused, or none")
+    kinds = [(p.device, bool(buffers) and buffers[i] is None) for i, p in enumerate(params)]
+    if len(set(kinds)) > 1:
+        for kind in dict.fromkeys(kinds):
+            members = [i for i, other in enumerate(kinds) if other == kind]
+            some_params, some_grads = [params[i] for i in members], [grads[i] for i in members]
+            some_buffers = [buffers[i] for i in members] if buffers else []
+            there = rate.to(kind[0])
+            capturable_sgd(some_params, some_grads, some_buffers, there, settings, False, grad_scale, found_inf)
             for i, buffer in zip(members, some_buffers, strict=False):
                 buffers[i] = buffer
         return
-    lr: Any = settings["lr"]
+    lr: Any = settings["lr"].reshape(()) if isinstance(settings["lr"], Tensor) else settings["lr"]
     momentum, dampening, nesterov = settings["momentum"], settings["dampening"], settings["nesterov"]
-    if settings["fused"] and momentum != 0 and all(buffer is None for buffer in buffers):
-        # Torch's first step leaves the buffers as it found them, unwritten, if found_inf makes the kernel skip it.
-        buffers[:] = [torch.zeros_like(grad) for grad in grads]
-        dampening = 0.0
+    if settings["fused"] and momentum != 0 and buffers[0] is None:
+        dampening = _start_at_rest(buffers, grads)
     if settings["coupling"] == "update":
         lr = lr * rate
         if settings["fused"]:
@@ -150,6 +156,15 @@ def capturable_sgd(
         torch._foreach_add_(params, grads, alpha=-lr)
 
 
+def _start_at_rest(buffers: list[Any], grads: list[Tensor]) -> float:
+    """Make velocities of zero, and return the dampening with which a step from them is a first step.
+
+    Torch's own first step leaves the buffers unwritten, with whatever was in memory, if found_inf makes it skip.
+    """
+    buffers[:] = [torch.zeros_like(grad) for grad in grads]
+    return 0.0
+
+
 def _step_in_two_calls(
     params: list[Tensor],
     grads: list[Tensor],
@@ -172,7 +187,8 @@ def _step_in_two_calls(
         before = [p.clone() for p in params] if isinstance(weight_decay, Tensor) else params
         grads = [grad + weight_decay * param for grad, param in zip(grads, before, strict=True)]
     plain = {**settings, "weight_decay": 0.0, "maximize": False}
-    _call(params, grads, [], plain, lr * rate, 0.0, 0.0, False, has_sparse_grad)
+    if rate != 0:
+        _call(params, grads, [], plain, lr * rate, 0.0, 0.0, False, has_sparse_grad)
     _call(params, grads, buffers, plain, lr * momentum, momentum * unit, 1.0 - rate, False, has_sparse_grad)
 
 

@@ -11,6 +11,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,7 @@ def parse_law(text: str | Law) -> Law:
         return text
     if not isinstance(text, str):
         raise TypeError(f"law must be a heatbath law or a string such as 'uniform:0.5', got {text!r}")
-    laws = {_name(law): law for law in Law.__subclasses__()}
+    laws = {_name(law): law for law in _all_laws(Law)}  # type: ignore[type-abstract]
     name, *parameters = text.strip().lower().split(":")
     law = laws.get(name.replace("-", "").replace("_", ""))
     if law is None:
@@ -170,6 +171,10 @@ def parse_law(text: str | Law) -> Law:
     return law(*values)
 
 
+def _all_laws(law: type[Law]) -> list[type[Law]]:
+    return [deeper for child in law.__subclasses__() for deeper in (child, *_all_laws(child))]
+
+
 def _name(law: type[Law]) -> str:
     return law.__name__.lower()
 
@@ -178,10 +183,9 @@ def _check_parameter(law: Law, name: str, upper: float) -> None:
     """Normalise one parameter to float, so that equal laws print and hash alike, and check its range."""
     value = getattr(law, name)
     allowed = f"a number with 0 <= {name} <= {upper:g}"
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{type(law).__name__}: {name} must be {allowed}, got {value!r}") from None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{type(law).__name__}: {name} must be {allowed}, got {value!r}")
+    number = float(value)
     if not 0.0 <= number <= upper:
         raise ValueError(f"{type(law).__name__}: {name} must be {allowed}, got {value!r}")
     object.__setattr__(law, name, number + 0.0)  # -0.0 becomes 0.0

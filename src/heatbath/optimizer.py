@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -25,6 +26,8 @@ from heatbath.kernels import COUPLINGS, capturable_sgd, random_sgd
 from heatbath.laws import Constant, Law, Uniform, parse_law
 
 __all__ = ["RandomSGD"]
+
+_STEP_FIRST = "take one step before the capture: the draws and the velocities are not there to be captured yet"
 
 
 class RandomSGD(torch.optim.SGD):
@@ -105,17 +108,22 @@ class RandomSGD(torch.optim.SGD):
             "seed": seed,
         }
         _check_settings(defaults)
+        self._walkers: dict[int, Multipliers] = {}  # the draws at hand for each group: a cache
         # torch.optim.SGD's own __init__ knows nothing of the further settings: the one of Optimizer is next in line.
         Optimizer.__init__(self, params, defaults)
         if fused:
             self._step_supports_amp_scaling = True
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters; what it leaves out is taken from the optimizer's own settings."""
+        """Add a group of parameters; what it leaves out is taken from the optimizer's own settings.
+
+        It joins the draws where the other groups are: there is one mini-batch for all.
+        """
         if isinstance(param_group, dict):
             _check_settings({**self.defaults, **param_group})
         super().add_param_group(param_group)
-        _start_draws(self.param_groups[-1], step=0)
+        *others, group = self.param_groups
+        _prepare(group, step=max((int(other["step"]) for other in others), default=0))
 
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -137,10 +145,10 @@ class RandomSGD(torch.optim.SGD):
                 self._step_in_graph(group, rate)
             return loss
         found_inf = self.__dict__.get("found_inf")
-        if found_inf is not None and not any(g["capturable"] for g in self.param_groups) and found_inf.item():
+        if found_inf is not None and not all(g["capturable"] for g in self.param_groups) and found_inf.item():
             return loss
-        for group in self.param_groups:
-            rate = self._draw(group)
+        for index, group in enumerate(self.param_groups):
+            rate = self._draw(index, group)
             if isinstance(rate, Tensor):
                 self._step_in_graph(group, rate)
             else:
@@ -179,14 +187,19 @@ class RandomSGD(torch.optim.SGD):
             grads.append(grad)
         if group["fused"] and not self._checked_for_fused:
             self._check_for_fused(params + fresh)
-        grad_scale = self.__dict__.get("grad_scale")
+        amp = self.__dict__.get("grad_scale"), self.__dict__.get("found_inf")
         after = 1.0
         if params:
-            after = random_sgd(params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale)
+            after = random_sgd(params, grads, buffers, unit, rate, group, has_sparse_grad, *amp)
+            if not self.state:
+                # torch.distributed.checkpoint takes a step of its own, and with it a draw, if it finds no state at all.
+                self.state.update({p: {} for p in params})
         if fresh:
+            if group["capturable"] and _is_capturing(fresh[0].device):
+                raise RuntimeError(_STEP_FIRST)
             started: list[Any] = [None] * len(fresh)
             grads = [p.grad for p in fresh if p.grad is not None]
-            random_sgd(fresh, grads, started, None, rate, group, has_sparse_grad, grad_scale)
+            random_sgd(fresh, grads, started, None, rate, group, has_sparse_grad, *amp)
             for p, buffer in zip(fresh, started, strict=True):
                 self.state[p]["momentum_buffer"] = buffer if after == 1.0 else buffer.div_(after)
         if moving:
@@ -200,32 +213,34 @@ class RandomSGD(torch.optim.SGD):
         has_sparse_grad = self._init_group(group, params, grads, buffers)
         if not isinstance(rate, Tensor):  # a constant law
             unit = None if any(b is None for b in buffers) else 1.0
-            random_sgd(params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale)
+            random_sgd(params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale, found_inf)
         else:
             if any(b is None for b in buffers) and _is_capturing(params[0].device):
-                raise RuntimeError("take one step before the capture: there is no velocity to go on from yet")
+                raise RuntimeError(_STEP_FIRST)
             capturable_sgd(params, grads, buffers, rate, group, has_sparse_grad, grad_scale, found_inf)
         for p, buffer in zip(params, buffers, strict=False):
             self.state[p]["momentum_buffer"] = buffer
 
     def velocity(self, parameter: Tensor) -> Tensor | None:
-        """Return the velocity of ``parameter`` in PyTorch's sign, or None before its first step with momentum."""
+        """Return a copy of the velocity of ``parameter``, in PyTorch's sign; None before its first step with momentum.
+
+        Raises:
+            KeyError: it is not a parameter of this optimizer.
+        """
+        group = next((g for g in self.param_groups if any(p is parameter for p in g["params"])), None)
+        if group is None:
+            raise KeyError(f"a tensor of shape {tuple(parameter.shape)} that is not among the optimizer's parameters")
         state = self.state.get(parameter, {})
         buffer: Tensor | None = state.get("momentum_buffer")
-        group = next(group for group in self.param_groups if any(p is parameter for p in group["params"]))
-        scale = state.get("buffer_scale", group["buffer_scale"])
-        return buffer if buffer is None or scale == 1.0 else buffer * scale
+        return None if buffer is None else buffer * state.get("buffer_scale", group["buffer_scale"])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; of the randomness it holds ``law`` as text and the integers ``seed`` and ``step``."""
         state_dict = super().state_dict()
         for packed in state_dict["param_groups"]:
-            if isinstance(packed.get("law"), Law):
-                packed["law"] = str(packed["law"])
-            if (multipliers := packed.pop("multipliers", None)) is not None:
-                counter = packed.pop("step", None)
-                packed["step"] = multipliers.step if counter is None else int(counter)
-            packed.pop("rate", None)
+            if "law" in packed:
+                packed.update(law=str(packed["law"]), step=int(packed["step"]))
+                packed["rate"] = None  # it follows from the rest; but saved and live groups must have the same keys
         return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -239,14 +254,13 @@ class RandomSGD(torch.optim.SGD):
     def __setstate__(self, state: dict[str, Any]) -> None:
         groups = state["param_groups"]
         if "param_groups" in self.__dict__:  # load_state_dict, not a copy or an unpickling
-            pairs = zip(self.param_groups, groups, strict=True)
-            steps = [_adopt_group(i, ours, theirs) for i, (ours, theirs) in enumerate(pairs)]
-        else:
-            steps = [_steps_taken(group) for group in groups]
+            for index, (ours, theirs) in enumerate(zip(self.param_groups, groups, strict=True)):
+                _adopt(index, ours, theirs)
         super().__setstate__(state)
-        for group, step in zip(groups, steps, strict=True):
+        self._walkers = {}
+        for group in groups:
             group.setdefault("capturable", False)
-            _start_draws(group, step)
+            _prepare(group, int(group["step"]))
             if group["capturable"]:
                 self._unscale_buffers(group)
 
@@ -271,51 +285,66 @@ class RandomSGD(torch.optim.SGD):
             _device_dtype_check_for_fused(p)
         self._checked_for_fused = bool(params)
 
-    def _draw(self, group: dict[str, Any], as_tensor: bool = False) -> float | Tensor:
-        """The group's multiplier for this step: a float, or where a graph needs it a tensor that is filled anew."""
-        multipliers: Multipliers = group["multipliers"]
-        if multipliers.law is not group["law"] or multipliers.seed != group["seed"]:
+    def _draw(self, index: int, group: dict[str, Any], as_tensor: bool = False) -> float | Tensor:
+        """The group's multiplier for this step: a float, or where a graph needs it a tensor that is filled anew.
+
+        The step is counted in an int, and where a graph would take that for a constant in a tensor.
+        """
+        law, counter = group["law"], group["step"]
+        walker = self._walkers.get(index)
+        if walker is None or walker.law is not law or walker.seed != group["seed"]:
             _check_settings(group)
-            _start_draws(group, _steps_taken(group))
-            multipliers = group["multipliers"]
-        if type(multipliers.law) is Constant:
-            multipliers.step += 1
-            return 1.0
-        if group["capturable"]:
+            _prepare(group, int(counter))
+            law, counter = group["law"], group["step"]
+            walker = self._walkers[index] = Multipliers(law, group["seed"])
+        if group["coupling"] not in COUPLINGS:
+            _check_settings(group)
+        if group["capturable"] and group["params"]:
             self._unscale_buffers(group)
             return self._draw_on_device(group)
-        if "step" in group:  # no longer capturable
-            multipliers.step = int(group.pop("step"))
-        alpha = multipliers.take()
+        step = counter if type(counter) is int else int(counter)
+        alpha = 1.0 if type(law) is Constant else walker.at(step)
         if not as_tensor:
-            group["rate"] = alpha
+            group["step"], group["rate"] = step + 1, alpha
             return alpha
         self._unscale_buffers(group)
+        group["step"] = counter.fill_(step + 1) if isinstance(counter, Tensor) else torch.tensor(step + 1)
+        if type(law) is Constant:
+            return alpha
         if not isinstance(group["rate"], Tensor):
-            group["rate"] = torch.empty((), dtype=torch.float64, device=group["params"][0].device)
+            device = group["params"][0].device if group["params"] else None
+            group["rate"] = torch.empty((), dtype=torch.float64, device=device)
         rate: Tensor = group["rate"].fill_(alpha)
         return rate
 
     @_disable_dynamo
     def _draw_outside_graph(self) -> list[float | Tensor]:
         """Draw on the host while the step around it is compiled: the graph sees a tensor, never a new constant."""
+        found_inf = getattr(self, "found_inf", None)
+        groups = list(enumerate(self.param_groups))
         with torch.no_grad():
-            return [self._draw(group, as_tensor=True) for group in self.param_groups]
+            rates = [self._draw(index, group, as_tensor=True) for index, group in groups]
+            if found_inf is not None and not all(g["capturable"] for g in self.param_groups) and found_inf.item():
+                for _, group in groups:  # the kernels will do nothing
+                    if not group["capturable"]:
+                        group["step"] -= 1
+        return rates
 
-    def _draw_on_device(self, group: dict[str, Any]) -> Tensor:
+    def _draw_on_device(self, group: dict[str, Any]) -> float | Tensor:
         """Draw by integer arithmetic on the group's device, from a counter that lives there and advances itself."""
         device = group["params"][0].device
-        counter, rate = group.get("step"), group["rate"]
-        if counter is None or counter.device != device or not isinstance(rate, Tensor):
+        counter, rate = group["step"], group["rate"]
+        if not isinstance(counter, Tensor) or counter.device != device or not isinstance(rate, Tensor):
             if _is_capturing(device):
-                raise RuntimeError("take one step before the capture: the draws are not on the device yet")
-            counter = torch.tensor(_steps_taken(group), dtype=torch.int64, device=device)
-            rate = torch.ones((), dtype=torch.float64, device=device)
-            group["step"], group["rate"] = counter, rate
-        rate.copy_(group["law"].quantile(uniform(group["seed"], 0, counter)))
+                raise RuntimeError(_STEP_FIRST)
+            group["step"] = counter = torch.tensor(int(counter), device=device)
+            group["rate"] = rate = torch.ones((), dtype=torch.float64, device=device)
         found_inf = getattr(self, "found_inf", None)
+        constant = type(group["law"]) is Constant
+        if not constant:
+            rate.copy_(group["law"].quantile(uniform(group["seed"], 0, counter)))
         counter.add_(1 if found_inf is None else (found_inf == 0).reshape(()).to(device))
-        return rate
+        return 1.0 if constant else rate
 
     def _unscale_buffers(self, group: dict[str, Any]) -> None:
         """Make each momentum buffer the velocity itself, for the rules that know nothing of units."""
@@ -337,31 +366,27 @@ def _moves_its_unit(group: dict[str, Any]) -> bool:
     return group["nesterov"] and group["coupling"] == "gradient" and type(group["law"]) is not Constant
 
 
-def _start_draws(group: dict[str, Any], step: int) -> None:
-    """Put the group's draws at ``step``, with ``rate`` what it was then."""
-    group["law"] = parse_law(group["law"])
-    multipliers = Multipliers(group["law"], group["seed"], step=step)
-    group["multipliers"] = multipliers
-    group["rate"] = multipliers.at(step - 1) if step else 1.0
+def _prepare(group: dict[str, Any], step: int) -> None:
+    """Make the group's settings what the step expects, ``step`` steps into its draws."""
+    law, seed = parse_law(group["law"]), check_integer("seed", group["seed"])
+    rate = Multipliers(law, seed).at(step - 1) if step and type(law) is not Constant else 1.0
+    group.update(law=law, seed=seed, step=step, rate=rate)
+    for key in ("lr", "momentum", "dampening", "weight_decay"):
+        if not isinstance(group[key], (int, float, Tensor)):
+            group[key] = float(group[key])  # a NumPy number could be saved but not loaded with weights_only
     group.setdefault("buffer_scale", 1.0)
-    group.pop("step", None)
 
 
-def _steps_taken(group: dict[str, Any]) -> int:
-    counter = group.get("step")
-    return int(counter) if counter is not None else int(group["multipliers"].step)
-
-
-def _adopt_group(index: int, ours: dict[str, Any], theirs: dict[str, Any]) -> int:
-    """Complete a saved group from ours and return its number of steps; raise if its draws are not ours."""
+def _adopt(index: int, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """Complete a saved group from ours; raise if its draws are not ours."""
     for key in ("law", "coupling", "seed"):
         saved = theirs.setdefault(key, ours[key])
         if (parse_law(saved) if key == "law" else saved) != ours[key]:
             raise ValueError(
-                f"the state dict has {key}={saved!s} in param_groups[{index}], this optimizer has {key}={ours[key]!s}: "
+                f"the state dict has {key}={saved!r} in param_groups[{index}], this optimizer has {key}={ours[key]!r}: "
                 f"they must be equal, or the run would go on with other draws; build the optimizer with the saved {key}"
             )
-    return check_integer("step", theirs.pop("step", 0), 2**62)
+    theirs["step"] = check_integer("step", theirs.get("step", 0), 2**62)
 
 
 def _check_settings(group: dict[str, Any]) -> None:
@@ -372,7 +397,7 @@ def _check_settings(group: dict[str, Any]) -> None:
     names = {"lr": "learning rate", "momentum": "momentum value", "weight_decay": "weight_decay value"}
     for key, name in {**names, "dampening": "dampening value"}.items():
         value = group[key]
-        if isinstance(value, bool) or not isinstance(value, (int, float, Tensor)):
+        if isinstance(value, bool) or not isinstance(value, (Real, Tensor)):
             raise TypeError(f"Invalid {name}: {value!r}; {key} must be a number")
         number = float(value.detach() if isinstance(value, Tensor) else value)
         if not math.isfinite(number) or (key in names and number < 0):

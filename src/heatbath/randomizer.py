@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -32,8 +33,8 @@ def randomize(
     * coupling ``"update"``: multiplies ``lr`` by it for the length of the step. Schedulers own ``lr`` before and after
       and may be of any kind, stepped in any order.
 
-    A step that `torch.amp.GradScaler` skips consumes no draw. Keep ``state_dict()`` of the handle beside the
-    optimizer's to resume exactly.
+    A step that `torch.amp.GradScaler` skips, or whose closure raises, consumes no draw. Keep ``state_dict()`` of the
+    handle beside the optimizer's to resume exactly. Copies of the optimizer are plain: randomize them anew.
 
     Raises:
         TypeError: not an optimizer, or the law is not one.
@@ -45,6 +46,8 @@ def randomize(
         raise ValueError(f"coupling must be one of {', '.join(map(repr, COUPLINGS))}, got {coupling!r}")
     if getattr(optimizer, "_randomizer", None) is not None:
         raise ValueError("this optimizer is randomized already; call remove() on the handle first")
+    if coupling == "update" and getattr(optimizer, "_puts_base_lr_back", False):
+        raise ValueError("this optimizer has a RandomLR already; use RandomLR or randomize, not both")
     return Randomizer(optimizer, parse_law(law), coupling, check_integer("seed", seed))
 
 
@@ -59,8 +62,9 @@ class Randomizer:
         self.coupling = coupling
         self.rate = 1.0
         self._multipliers = Multipliers(law, seed)
-        self._own: list[float | Tensor] | None = None
-        self._optimizer = optimizer
+        self._step = 0
+        self._own: list[tuple[dict[str, Any], float | Tensor]] = []  # what lr was before the step under way
+        self._optimizer = weakref.ref(optimizer)  # which holds us already, through the hooks
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -69,67 +73,89 @@ class Randomizer:
 
     def remove(self) -> None:
         """Give the optimizer back as it was."""
+        self._restore()
         for hook in self._hooks:
             hook.remove()
-        self._optimizer._randomizer = None  # type: ignore[attr-defined]
+        optimizer = self._optimizer()
+        if optimizer is not None and getattr(optimizer, "_randomizer", None) is self:
+            optimizer._randomizer = None  # type: ignore[attr-defined]
 
     def state_dict(self) -> dict[str, Any]:
         """Return law and coupling as text, seed and step as integers."""
         draws = self._multipliers
-        return {"law": str(draws.law), "coupling": self.coupling, "seed": draws.seed, "step": draws.step}
+        return {"law": str(draws.law), "coupling": self.coupling, "seed": draws.seed, "step": self._step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state of the same law, coupling and seed.
 
         Raises:
-            ValueError: it is another's; nothing has been changed.
+            ValueError: it is another's, or incomplete; nothing has been changed.
         """
         ours = self.state_dict()
-        step = check_integer("step", state_dict["step"], 2**62)
+        if missing := sorted(ours.keys() - state_dict.keys()):
+            raise ValueError(f"the state dict lacks {', '.join(missing)}: it is not a randomizer's")
+        saved = {**state_dict, "law": str(parse_law(state_dict["law"]))}
         for key in ("law", "coupling", "seed"):
-            if str(state_dict[key]) != str(ours[key]):
-                raise ValueError(f"the state dict has {key}={state_dict[key]}, this randomizer has {key}={ours[key]}")
-        self._multipliers.step = step
-        self.rate = self._multipliers.at(step - 1) if step else 1.0
+            if saved[key] != ours[key]:
+                raise ValueError(f"the state dict has {key}={saved[key]!r}, this randomizer has {key}={ours[key]!r}")
+        self._step = check_integer("step", saved["step"], 2**62)
+        self.rate = self._multipliers.at(self._step - 1) if self._step else 1.0
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a randomizer belongs to its optimizer: randomize the copy, and load this one's state_dict")
 
     @_disable_dynamo
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self._restore()  # a step that raised has left lr multiplied
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None and found_inf.item():
             return None
-        self.rate = self._multipliers.take()
+        self.rate = self._multipliers.at(self._step)
+        self._step += 1
         if self.coupling == "update":
-            self._own = [group["lr"] for group in optimizer.param_groups]
-            for group in optimizer.param_groups:
-                group["lr"] = group["lr"] * self.rate
-            return None
+            self._own = [(group, group["lr"]) for group in optimizer.param_groups]
+            for group, lr in self._own:
+                group["lr"] = lr * self.rate
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            self._multiply_gradients()
+            if self.coupling == "gradient":
+                self._multiply_gradients(optimizer)
             return None
         # The optimizer evaluates the gradients itself: they are multiplied as they come.
-        return (args[0], self._multiplying(closure), *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
+        watched = self._watched(closure, optimizer)
+        return (args[0], watched, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
 
     @_disable_dynamo
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 (a hook's signature)
-        if self._own is not None:
-            for group, lr in zip(optimizer.param_groups, self._own, strict=True):
-                group["lr"] = lr
-            self._own = None
+        self._restore()
 
-    def _multiplying(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _restore(self) -> None:
+        for group, lr in self._own:
+            group["lr"] = lr
+        self._own = []
+
+    def _watched(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+        step = self._step
+
         def evaluate() -> Any:
-            loss = closure()
-            self._multiply_gradients()
+            try:
+                loss = closure()
+            except BaseException:
+                self._restore()
+                self._step = step - 1
+                raise
+            if self.coupling == "gradient":
+                self._multiply_gradients(optimizer)
             return loss
 
         return evaluate
 
     @torch.no_grad()
-    def _multiply_gradients(self) -> None:
-        grads = [p.grad for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
+    def _multiply_gradients(self, optimizer: Optimizer) -> None:
+        found = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        grads = {id(grad): grad for grad in found}.values()  # two parameters may share one
         if dense := [grad for grad in grads if not grad.is_sparse]:
             torch._foreach_mul_(dense, self.rate)
         for grad in grads:

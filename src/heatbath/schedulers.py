@@ -15,25 +15,31 @@ from torch.optim.optimizer import Optimizer
 from heatbath.draws import Multipliers, check_integer
 from heatbath.laws import Law, Uniform, parse_law
 
+_LEAST = 2.0**-100  # what is written for a multiplier of 0, so that a chained scheduler's factor is not lost in it
+
 
 class RandomLR(LRScheduler):
     """Multiplies the learning rate by a fresh random number at each mini-batch: coupling "update" on any optimizer.
 
     The ``k``-th mini-batch runs at ``lr * alpha_k``, with ``alpha_k = heatbath.draw(law, seed, k, 1)`` and ``lr``
-    whatever the other schedulers have set. Call ``step()`` once after each ``optimizer.step()``, after the other
-    schedulers of the mini-batch::
+    whatever the other schedulers have set. Call ``step()`` once after each ``optimizer.step()``, and after the other
+    schedulers::
 
         optimizer.step()
         warmup.step()
         random.step()
 
+    A scheduler that sets the rate outright (`LambdaLR` and all that is built on it, `OneCycleLR`, ...) must be stepped
+    before this one, as above, also at the end of an epoch. One that multiplies it (`StepLR`, `ExponentialLR`,
+    `CosineAnnealingLR` with ``eta_min=0``, `ReduceLROnPlateau` without ``min_lr``, ...) and `CosineCycleLR` may come
+    after it too. ``heatbath.randomize(optimizer, law, coupling="update")`` has no such rule: it never shows the random
+    rate in ``lr``, and mixes with any scheduler in any order.
+
     While a mini-batch is under way each group holds the rate without the multiplier as ``base_lr`` and the multiplier
     as ``lr_factor``; ``optimizer.step()`` ends by putting ``lr`` back to ``base_lr``, so that multipliers never
-    compound and other schedulers work on the rate itself. A scheduler stepped after this one (at the end of an epoch,
-    say) meets ``base_lr * alpha``. If it multiplies the rate (`StepLR`, `ExponentialLR`, `CosineAnnealingLR` with
-    ``eta_min=0``, `ReduceLROnPlateau`, ...) or is `CosineCycleLR`, all is well. One that sets the rate outright
-    (`LambdaLR`, `OneCycleLR`, ...) must be stepped before, as above; or use ``heatbath.randomize(optimizer, law,
-    coupling="update")``, which never writes ``lr`` and mixes with anything, in any order.
+    compound and other schedulers work on the rate itself. A multiplier of 0 is written as ``2**-100``, from which
+    the rate can still be told. As with every scheduler, ``step()`` counts mini-batches: one whose optimizer step
+    `torch.amp.GradScaler` skips has its draw all the same.
 
     On plain SGD this is ``RandomSGD(..., coupling="update")`` with the same law and seed.
 
@@ -54,10 +60,10 @@ class RandomLR(LRScheduler):
         self.law = parse_law(law)
         self.seed = check_integer("seed", seed)
         self._multipliers = Multipliers(self.law, self.seed)
+        if getattr(optimizer, "_randomizer", None) is not None:
+            raise ValueError("the optimizer is randomized already; use RandomLR or randomize, not both")
         super().__init__(optimizer, last_epoch)
-        if not getattr(optimizer, "_puts_base_lr_back", False):
-            optimizer.register_step_post_hook(_put_base_lr_back)
-            optimizer._puts_base_lr_back = True  # type: ignore[attr-defined]
+        self._watch_steps()
 
     @property
     def last_epoch(self) -> int:
@@ -66,7 +72,7 @@ class RandomLR(LRScheduler):
 
     @last_epoch.setter
     def last_epoch(self, value: int) -> None:
-        if value == -1 and "base_lrs" in self.__dict__:  # SequentialLR takes the first step back: lr is its own again
+        if value == -1 and self.__dict__.get("last_epoch", -1) >= 0:  # SequentialLR takes the first step back
             for group in self.optimizer.param_groups:
                 group.pop("base_lr", None)
         self.__dict__["last_epoch"] = value
@@ -74,12 +80,12 @@ class RandomLR(LRScheduler):
     def get_lr(self) -> list[Any]:
         """Return the rates of the mini-batch ``last_epoch``; called by ``step()``."""
         _warn_outside_step(self)
-        factor = self._multipliers.at(self.last_epoch)
-        rates = []
-        for group in self.optimizer.param_groups:
-            group["base_lr"], group["lr_factor"] = _base_lr(group), factor
-            rates.append(group["base_lr"] * factor)
-        return rates
+        factor = max(self._multipliers.at(max(self.last_epoch, 0)), _LEAST)
+        bases = [_base_lr(group) for group in self.optimizer.param_groups]
+        if self._get_lr_called_within_step:
+            for group, base in zip(self.optimizer.param_groups, bases, strict=True):
+                group["base_lr"], group["lr_factor"] = base, factor
+        return [base * factor for base in bases]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state: numbers and text only."""
@@ -93,14 +99,30 @@ class RandomLR(LRScheduler):
         Raises:
             ValueError: it is of another law or seed; nothing has been changed.
         """
-        saved = {"law": parse_law(state_dict["law"]), "seed": state_dict["seed"]}
+        saved = {"law": parse_law(state_dict.get("law", self.law)), "seed": state_dict.get("seed", self.seed)}
         for key, value in saved.items():
             if value != getattr(self, key):
                 raise ValueError(
-                    f"the state dict has {key}={value!s}, this RandomLR has {key}={getattr(self, key)!s}: they must be "
+                    f"the state dict has {key}={value!r}, this RandomLR has {key}={getattr(self, key)!r}: they must be "
                     f"equal, or the run would go on with other draws; build RandomLR with the saved {key}"
                 )
         super().load_state_dict({**state_dict, **saved})
+        factor = max(self._multipliers.at(max(self.last_epoch, 0)), _LEAST)
+        for group in self.optimizer.param_groups:
+            if "base_lr" in group:  # built on an optimizer in the middle of another mini-batch
+                base = _base_lr(group)
+                group["base_lr"], group["lr_factor"] = base, factor
+                _set_lr(group, base * factor)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._watch_steps()
+
+    def _watch_steps(self) -> None:
+        # Copies and pickles of an optimizer leave its hooks and this mark behind, both or neither.
+        if not getattr(self.optimizer, "_puts_base_lr_back", False):
+            self.optimizer.register_step_post_hook(_put_base_lr_back)
+            self.optimizer._puts_base_lr_back = True  # type: ignore[attr-defined]
 
 
 class CosineCycleLR(LRScheduler):
@@ -128,37 +150,50 @@ class CosineCycleLR(LRScheduler):
     def get_lr(self) -> list[Any]:
         """Return the rates of epoch ``last_epoch``; called by ``step()``."""
         _warn_outside_step(self)
+        groups = self.optimizer.param_groups
+        means: list[Any] = list(self.base_lrs)
         if self._written and self.last_epoch > 0:
             means = [
                 _follow(mean, written, _base_lr(group))
-                for mean, written, group in zip(self._means, self._written, self.optimizer.param_groups, strict=True)
+                for mean, written, group in zip(self._means, self._written, groups, strict=False)
             ]
-        else:
-            means = list(self.base_lrs)
-        return self._write(means)
+        # Groups that came later start from their own rate.
+        means += [_copy(group.setdefault("initial_lr", _base_lr(group))) for group in groups[len(means) :]]
+        return self._rates(means)
 
     def _get_closed_form_lr(self) -> list[Any]:
-        return self._write(list(self.base_lrs))
+        return self._rates(list(self.base_lrs))
 
-    def _write(self, means: list[Any]) -> list[Any]:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the state; an optimizer that is still at the rate of a fresh scheduler takes the loaded one."""
+        fresh = self._written
+        super().load_state_dict(state_dict)
+        for group, before, written in zip(self.optimizer.param_groups, fresh, self._written, strict=False):
+            if _base_lr(group) == before:
+                _set_lr(group, self._shown(group, written))
+
+    def _rates(self, means: list[Any]) -> list[Any]:
         factor = 1.0 + math.cos(math.pi * self.last_epoch / self.period)
+        rates = [mean * factor for mean in means]
+        if not self._get_lr_called_within_step:
+            return rates
         self._means: list[Any] = means
-        self._written = [mean * factor for mean in means]
-        rates = []
-        for group, rate in zip(self.optimizer.param_groups, self._written, strict=True):
-            if "base_lr" in group:  # in the middle of RandomLR's mini-batch
-                group["base_lr"] = rate
-                rates.append(rate * group["lr_factor"])
-            else:
-                rates.append(rate)
-        return rates
+        self._written = rates
+        return [self._shown(group, rate) for group, rate in zip(self.optimizer.param_groups, rates, strict=True)]
+
+    @staticmethod
+    def _shown(group: dict[str, Any], rate: Any) -> Any:
+        """The value of ``lr`` for this rate: a multiple of it in the middle of RandomLR's mini-batch."""
+        if "base_lr" not in group:
+            return _copy(rate)
+        group["base_lr"] = _copy(rate)
+        return rate * group["lr_factor"]
 
 
 def _base_lr(group: dict[str, Any]) -> Any:
     """The group's rate without RandomLR's multiplier, with what other schedulers did to it in the meantime."""
     if "base_lr" not in group:
-        lr = group["lr"]
-        return lr.clone() if isinstance(lr, Tensor) else lr
+        return _copy(group["lr"])
     return _follow(group["base_lr"], group["base_lr"] * group["lr_factor"], group["lr"])
 
 
@@ -173,16 +208,26 @@ def _follow(base: Any, written: Any, found: Any) -> Any:
     return base * (found / written) if written != 0 else found
 
 
+def _copy(rate: Any) -> Any:
+    return rate.clone() if isinstance(rate, Tensor) else rate
+
+
+def _set_lr(group: dict[str, Any], rate: Any) -> None:
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
 @_disable_dynamo
 def _put_base_lr_back(optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG001 (a hook's signature)
     for group in optimizer.param_groups:
-        if "base_lr" in group:
+        # torch.distributed.checkpoint takes a step at rate 0 to make an optimizer's state, and that is not for us.
+        silent = not isinstance(group["lr"], Tensor) and group["lr"] == 0 and group.get("base_lr", 0) != 0
+        if "base_lr" in group and not silent:
             base = _base_lr(group)
             del group["base_lr"]
-            if isinstance(group["lr"], Tensor):
-                group["lr"].copy_(base)
-            else:
-                group["lr"] = base
+            _set_lr(group, base)
 
 
 def _warn_outside_step(scheduler: LRScheduler) -> None:
