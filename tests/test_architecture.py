@@ -13,15 +13,17 @@ import heatbath
 SOURCE = Path(heatbath.__file__).parent
 # From the ground floor up; a module imports only from floors below its own (and the theory from itself).
 FLOORS = [
-    {"laws"},
-    {"draws"},
-    {"kernels", "thermostat", "protocols"},
-    {"theory"},
+    {"laws", "restricted_pickle", "averages", "moments"},
+    {"draws", "data_files", "gradients"},
+    {"kernels", "thermostat", "protocols", "downloads", "readings"},
+    {"theory", "pretrained", "data_catalogue"},
     {"optimizer", "schedulers", "randomizer", "noise", "models", "datasets", "configs"},
+    {"dynamics"},
+    {"gradient_pairs"},
     {"thermometer"},
     {"engine", "checkpoints", "store", "statistics"},
     {"runner", "plots"},
-    {"simulation", "report", "paper"},
+    {"simulation", "measurement", "report", "paper"},
     {"__init__"},
     {"cli"},
     {"__main__"},

@@ -9,45 +9,61 @@ from heatbath.laws import Arcsine, Constant, Exponential, Law, LogNormal, TwoPoi
 from heatbath.thermostat import Thermostat
 
 if TYPE_CHECKING:
+    from heatbath.averages import Estimate
+    from heatbath.noise import GradientNoise, measure_noise
     from heatbath.optimizer import RandomSGD
     from heatbath.randomizer import randomize
+    from heatbath.readings import CSVLog, TensorBoardLog
     from heatbath.schedulers import CosineCycleLR, RandomLR
+    from heatbath.thermometer import Thermometer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Arcsine",
+    "CSVLog",
     "Constant",
     "CosineCycleLR",
+    "Estimate",
     "Exponential",
+    "GradientNoise",
     "Law",
     "LogNormal",
     "RandomLR",
     "RandomSGD",
+    "TensorBoardLog",
+    "Thermometer",
     "Thermostat",
     "TwoPoint",
     "Uniform",
     "draw",
+    "measure_noise",
     "parse_law",
     "randomize",
     "theory",
 ]
 
-# What needs torch comes when it is asked for: the theory and most commands do without its seconds of import.
-_NEEDS_TORCH = {
+# These come when they are asked for: the theory and most commands do without torch and its seconds of import.
+_LATER = {
+    "CSVLog": "heatbath.readings",
     "CosineCycleLR": "heatbath.schedulers",
+    "Estimate": "heatbath.averages",
+    "GradientNoise": "heatbath.noise",
     "RandomLR": "heatbath.schedulers",
     "RandomSGD": "heatbath.optimizer",
+    "TensorBoardLog": "heatbath.readings",
+    "Thermometer": "heatbath.thermometer",
+    "measure_noise": "heatbath.noise",
     "randomize": "heatbath.randomizer",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NEEDS_TORCH:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_NEEDS_TORCH[name]), name)
+    value = globals()[name] = getattr(import_module(_LATER[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_NEEDS_TORCH})
+    return sorted({*globals(), *_LATER})

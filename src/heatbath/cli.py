@@ -11,7 +11,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -148,20 +149,12 @@ def simulate(
     out: Annotated[Path, typer.Option(help="The folder for the pictures.")] = Path("out"),
 ) -> None:
     """Follow SGD on a landscape: its density in phase space, its trajectories and Boltzmann's weight, in pictures."""
-    from rich.progress import Progress
-
     from heatbath import simulation
 
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; name a folder")
+    _check_folder(out)
     knobs = Thermostat(lr, batch_size, momentum, nesterov, law, coupling)
     landscape = simulation.DEFAULT_LANDSCAPE if landscape == "double-well" else landscape
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-
-        def report(share: float, start: float) -> Callable[[float, str], None]:
-            return lambda done, what: bar.update(task, completed=start + share * done, description=what)
-
+    with _progress() as report:
         found = simulation.simulate(
             knobs,
             landscape,
@@ -169,9 +162,9 @@ def simulate(
             steps=steps,
             trajectories=trajectories,
             seed=seed,
-            progress=report(0.6, 0.0),
+            progress=lambda done, what: report(0.6 * done, what),
         )
-        files = simulation.write_simulation(found, out, report(0.4, 0.6))
+        files = simulation.write_simulation(found, out, lambda done, what: report(0.6 + 0.4 * done, what))
     numbers = found.summary
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("position", "SGD", "Fokker-Planck", "Boltzmann"):
@@ -190,6 +183,113 @@ def simulate(
     screen.print(f"Fokker-Planck against equilibrium: distance {numbers['distance_to_equilibrium']:.4f}.")
     for file in files:
         screen.print(f"wrote {file}")
+
+
+@app.command()
+def measure(
+    model: Annotated[str, typer.Option(help="mlp, cnn or vgg16.")] = "mlp",
+    dataset: Annotated[str, typer.Option(help="mnist5k, mnist or cifar10.")] = "mnist5k",
+    lr: Annotated[float, typer.Option(help="The mean learning rate.")] = 0.01,
+    batch_size: Annotated[int, typer.Option(help="Samples in a mini-batch.")] = 64,
+    momentum: Annotated[float, typer.Option(help="The momentum, from 0 to below 1.")] = 0.9,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's form of the step.")] = False,
+    law: Annotated[str, typer.Option(help="The law of the multiplier, such as uniform:1.")] = "uniform:1",
+    coupling: Annotated[str, typer.Option(help="What the multiplier acts on: gradient or update.")] = "gradient",
+    weight_decay: Annotated[float, typer.Option(help="Part of the gradient, as in SGD.")] = 0.0,
+    epochs: Annotated[int, typer.Option(help="How long to train.")] = 20,
+    at_epoch: Annotated[list[int] | None, typer.Option(help="Measure the noise after this epoch; repeat.")] = None,
+    samples: Annotated[int, typer.Option(help="Training images that the noise is measured on.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of weights, order and multipliers.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    data_dir: Annotated[Path | None, typer.Option(help="Where to look for the data first.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for the picture and the numbers.")] = Path("out"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+) -> None:
+    """Train a network and measure its gradient noise, its temperature and whether it is at equilibrium."""
+    from heatbath import measurement
+
+    _check_folder(out)
+    if device == "auto":
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    knobs = Thermostat(lr, batch_size, momentum, nesterov, law, coupling)
+    with _progress() as report:
+        found = measurement.measure_training(
+            knobs,
+            model,
+            dataset,
+            epochs=epochs,
+            at_epochs=at_epoch or None,
+            weight_decay=weight_decay,
+            samples=samples,
+            seed=seed,
+            device=device,
+            data_dir=data_dir,
+            progress=report,
+        )
+    files = measurement.write_measurement(found, out)
+    if as_json:
+        print(json.dumps(measurement.describe(found), indent=2))
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("after epoch", justify="right", no_wrap=True)
+    for name in ("accuracy", "|g|^2", "tr S1", "noise scale", "effective rank", "along g / mean", "dropped term"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for epoch, noise in found.noises.items():
+        along = noise.along() * noise.dimension / noise.trace if noise.trace else math.nan
+        table.add_row(
+            *(str(epoch), f"{found.accuracies[epoch]:.4f}", f"{noise.gradient_norm_squared:.3g}"),
+            f"{noise.trace:.4g} ± {noise.trace_error:.1g}",
+            *(f"{noise.noise_scale:.4g}", f"{noise.effective_rank:.3g}", f"{along:.3g}"),
+            f"{100 * noise.covariance_trace(knobs.law, knobs.batch_size).dropped_fraction:.2g} %",
+        )
+    last = found.history[-1] if found.history else {}
+    screen = console()
+    screen.print(f"{model} on {dataset}, {samples} samples, {found.settings['device']}")
+    screen.print(table)
+    screen.print("\nThe dropped term is the share of s2 g g^T, which the paper leaves out, in the noise of a step.")
+    if last.get("temperature") is not None:
+        screen.print(
+            f"At the end: temperature {last['temperature']:.3g} from the noise, {last['kinetic_temperature']:.3g} from "
+            f"the velocity; equilibrium ratio {_interval(last)}"
+        )
+    for file in files:
+        screen.print(f"wrote {file}")
+
+
+@app.command()
+def data(
+    data_dir: Annotated[Path | None, typer.Option(help="Where to look first.")] = None,
+) -> None:
+    """Say which data sets are found where, verified, and how to get what is missing."""
+    from heatbath.datasets import find_datasets
+
+    for status in find_datasets(data_dir):
+        print(f"{status.name:<8} {status.state:<9} {status.advice or status.location}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[float, str], None]]:
+    """A bar on the terminal, and nothing where there is none; to be called with the fraction done and what is done."""
+    from rich.progress import Progress
+
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda done, what: bar.update(task, completed=done, description=what)
+
+
+def _check_folder(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; name a folder")
+
+
+def _interval(reading: dict[str, Any]) -> str:
+    value, low, high = (reading[f"equilibrium_{key}"] for key in ("ratio", "low", "high"))
+    if value is None:
+        return "not known yet"
+    return f"{value:.3g}" + ("" if low is None else f" (95 %: {low:.3g} to {high:.3g})")
 
 
 @dataclass(frozen=True)

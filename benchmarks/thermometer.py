@@ -1,0 +1,194 @@
+"""What a `Thermometer` costs at its default interval, as a ratio to the same training without it in the same run.
+
+    python benchmarks/thermometer.py [--device cpu|cuda] [--seconds 20] [--threads N] [--json FILE]
+
+Three numbers for each model, on batches of 256 random images:
+
+* ``reading``: a step with a reading over a step without, taken in turn; median with a 95 % bootstrap interval.
+* ``idle``: what the two calls cost at a step without a reading, timed by themselves, over a step.
+* ``overall``: ``1 + idle + (reading - 1) / interval``; at most 1.02 is what we hold ourselves to. Where the time allows
+  at least five rounds, ``whole runs`` of ``interval`` steps are timed in turn as well.
+
+Memory is the peak of a step with a reading over that of one without, at most 1.3. On CUDA it is PyTorch's own count,
+``max_memory_allocated``. On the CPU it is the running sum of the allocations that `torch.profiler` records during the
+step, on top of the weights, velocities and batch that are there before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import heatbath as hb
+from heatbath.thermometer import Thermometer
+
+BATCH_SIZE = 256
+Step = Callable[[], None]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seconds", type=float, default=20.0, help="time for each model")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--threads", type=int, help="for the CPU; PyTorch's own choice by default")
+    parser.add_argument("--json", help="also write the rows here")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    print(f"torch {torch.__version__}, {machine}")
+    rows = []
+    for model in arguments.models:
+        row = {"model": model, **time_model(model, device, arguments.seconds), **peak_memory(model, device)}
+        rows.append(row)
+        print(
+            f"{model:<11} overall {row['overall']:.4f} [{row['overall_low']:.4f}, {row['overall_high']:.4f}]  "
+            f"reading {row['reading']:.2f} [{row['reading_low']:.2f}, {row['reading_high']:.2f}]  "
+            f"idle {row['idle']:.5f}  step {row['step_ms']:.3f} ms  memory {row['memory']:.3f}"
+        )
+        if "whole_runs" in row:
+            print(
+                f"{'':<11} whole runs {row['whole_runs']:.4f} "
+                f"[{row['whole_runs_low']:.4f}, {row['whole_runs_high']:.4f}]",
+                flush=True,
+            )
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump({"torch": torch.__version__, "machine": machine, "rows": rows}, file, indent=1)
+
+
+def time_model(name: str, device: torch.device, seconds: float) -> dict[str, float]:
+    plain, reading, sparse = (Training(name, device, interval) for interval in (None, 1, 0))
+    thermometer = sparse.thermometer
+    assert thermometer is not None
+    for _ in range(3):
+        for training in (plain, reading, sparse):
+            training()
+    once = timed(plain, 3, device)
+    rounds = int(np.clip(0.4 * seconds / (3 * once), 5, 1000))
+    times = np.array(
+        [[timed(step, 1, device) for step in ((plain, reading), (reading, plain))[i % 2]] for i in range(rounds)]
+    )
+    times[1::2] = times[1::2, ::-1]
+
+    def do_nothing() -> None:
+        thermometer.observe(nn.functional.cross_entropy, None, None)
+        thermometer._after_step(thermometer._optimizer, (), {})
+        thermometer.step = 0
+
+    step = float(np.median(times[:, 0]))
+    idle = timed(do_nothing, 10_000, torch.device("cpu")) / step
+    ratio, low, high = interval_of_median(times[:, 1] / times[:, 0])
+    row = {"reading": ratio, "reading_low": low, "reading_high": high, "idle": idle, "step_ms": 1e3 * step}
+    for key in ("", "_low", "_high"):
+        row[f"overall{key}"] = 1.0 + idle + (row[f"reading{key}"] - 1.0) / thermometer.interval
+    runs = int(0.6 * seconds / (2 * thermometer.interval * once))
+    if runs >= 5:
+        ratios = []
+        for i in range(runs):
+            order = (plain, sparse) if i % 2 else (sparse, plain)
+            took = {step: timed(step, thermometer.interval, device) for step in order}
+            ratios.append(took[sparse] / took[plain])
+        row["whole_runs"], row["whole_runs_low"], row["whole_runs_high"] = interval_of_median(np.array(ratios))
+    return row
+
+
+def peak_memory(name: str, device: torch.device) -> dict[str, float]:
+    """The peaks come from fresh trainings, one after the other, so that neither holds the other's weights."""
+    peaks = []
+    for interval in (None, 1):
+        training = Training(name, device, interval)
+        for _ in range(3):
+            training()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            training()
+            peaks.append(float(torch.cuda.max_memory_allocated()))
+        else:
+            training.optimizer.zero_grad()  # what is freed within must have been allocated within
+            peaks.append(resident_bytes(name) + profiled_peak(training))
+        del training
+    return {"memory": peaks[1] / peaks[0], "memory_mib": peaks[0] / 2**20}
+
+
+def profiled_peak(step: Step) -> float:
+    """The largest sum of bytes that a step has allocated and not yet freed."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    results: Any = profile.profiler
+    events = [e for e in results.kineto_results.events() if e.name() == "[memory]"]
+    return float(np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]).max())
+
+
+def resident_bytes(name: str) -> float:
+    """The batch, the weights and their velocities."""
+    weights = sum(p.numel() for p in MODELS[name]().parameters())
+    return 4.0 * (2 * weights + BATCH_SIZE * 784)
+
+
+class Training:
+    """A step of training without a thermometer (None), with one at its default interval (0) or at another."""
+
+    def __init__(self, name: str, device: torch.device, interval: int | None) -> None:
+        torch.manual_seed(0)
+        self.model = MODELS[name]().to(device)
+        self.optimizer = hb.RandomSGD(self.model.parameters(), 5e-3, momentum=0.9)
+        self.thermometer = None
+        if interval is not None:
+            settings: dict[str, Any] = {"interval": interval} if interval else {}
+            self.thermometer = Thermometer(self.model, self.optimizer, **settings)
+        self.inputs = torch.randn(BATCH_SIZE, 1, 28, 28, device=device)
+        self.targets = torch.randint(10, (BATCH_SIZE,), device=device)
+
+    def __call__(self) -> None:
+        """Take one step."""
+        loss_fn = nn.functional.cross_entropy
+        self.optimizer.zero_grad()
+        if self.thermometer is not None:
+            self.thermometer.observe(loss_fn, self.inputs, self.targets)
+        loss_fn(self.model(self.inputs), self.targets).backward()
+        self.optimizer.step()
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
+
+
+def cnn() -> nn.Module:
+    first = [nn.Conv2d(1, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.MaxPool2d(2)]
+    second = [nn.Conv2d(64, 128, 3), nn.ReLU(), nn.Conv2d(128, 128, 3), nn.ReLU(), nn.Conv2d(128, 128, 3), nn.ReLU()]
+    return nn.Sequential(*first, *second, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1152, 10))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"perceptron": perceptron, "cnn": cnn}
+
+
+def timed(step: Step, steps: int, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / steps
+
+
+def interval_of_median(values: Any) -> tuple[float, float, float]:
+    resampled = np.median(np.random.default_rng(1).choice(values, (1000, len(values))), axis=1)
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return float(np.median(values)), float(low), float(high)
+
+
+if __name__ == "__main__":
+    main()

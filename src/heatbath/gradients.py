@@ -1,0 +1,302 @@
+"""Gradients of a model at fixed weights as the rows of a matrix: one row a sample, or one row a mini-batch.
+
+The loss is taken as a pure function of the trainable parameters, so that nothing of the model is written: neither its
+weights, ``.grad``, buffers and mode, nor the global random state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Data = Any  # a tensor, or a tuple, list or dict of such, nested at will; samples lie along the first dimension
+LossFn = Callable[[Any, Any], Tensor]
+_PROBE = 4  # samples that the loss and the model are tried on
+
+
+class Objective:
+    """The mean loss of a model as a pure function of its trainable parameters.
+
+    Tied parameters count once, under their first name. Wrappers for data-parallel training and compilation are taken
+    off. A tuple or list of inputs is passed as positional arguments, a dict as keyword arguments.
+    """
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
+        while isinstance(model, nn.parallel.DistributedDataParallel) or hasattr(model, "_orig_mod"):
+            inner = getattr(model, "_orig_mod", None) or model.module
+            assert isinstance(inner, nn.Module)
+            model = inner
+        self.model = model
+        self.loss_fn = loss_fn
+        self.parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise ValueError(
+                "the model has no trainable parameters, so there is no gradient to measure: set requires_grad on some"
+            )
+        self.device = next(iter(self.parameters.values())).device
+        self._call = _ModelWithLoss(model, loss_fn)
+
+    @property
+    def dimension(self) -> int:
+        """The number of trainable parameters."""
+        return sum(p.numel() for p in self.parameters.values())
+
+    @property
+    def row_bytes(self) -> int:
+        """The memory of one gradient."""
+        return sum(p.numel() * p.element_size() for p in self.parameters.values())
+
+    def __call__(self, parameters: dict[str, Tensor], inputs: Data, targets: Data) -> Tensor:
+        """Return the loss at ``parameters``; a layer that keeps statistics writes into copies of its buffers."""
+        state = {f"model.{name}": p for name, p in parameters.items()}
+        state |= {f"model.{name}": b.clone() for name, b in self.model.named_buffers()}
+        loss = torch.func.functional_call(self._call, state, (inputs, targets))
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+            raise ValueError(f"loss_fn must return one number, the mean over samples (reduction='mean'), got {what}")
+        return loss.reshape(())
+
+    def gradient(self, inputs: Data, targets: Data) -> list[Tensor]:
+        """Return the gradient of the mean loss, a tensor for each parameter."""
+        with torch.enable_grad():
+            leaves = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
+            loss = self(leaves, inputs, targets)
+            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return [g.to_dense() if g.is_sparse else g for g in found]
+
+    def sample_loss(self, parameters: dict[str, Tensor], inputs: Data, targets: Data) -> Tensor:
+        """Return the loss of one sample, given without its first dimension."""
+        return self(parameters, _map(inputs, lambda x: x[None]), _map(targets, lambda x: x[None]))
+
+    @contextmanager
+    def randomness(self, seed: int) -> Iterator[None]:
+        """Let the model draw from its own ``seed``, and put the global random state back afterwards."""
+        devices = sorted({p.device.index for p in self.parameters.values() if p.device.type == "cuda"})
+        with torch.random.fork_rng(devices=devices):
+            torch.default_generator.manual_seed(seed)
+            for device in devices:
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
+            yield
+
+
+class SampleGradients:
+    """Row ``i`` is the gradient of sample ``order[i]``, by ``torch.func``; ``chunk`` rows are computed at a time."""
+
+    size = 1
+
+    def __init__(self, objective: Objective, inputs: Data, targets: Data, order: Tensor, chunk: int) -> None:
+        self._objective, self._data, self._order = objective, (inputs, targets), order
+        self.count, self.chunk = len(order), chunk
+        self._rows = torch.func.vmap(torch.func.grad(objective.sample_loss), in_dims=(None, 0, 0))
+
+    def mean(self) -> list[Tensor]:
+        """Return the mean of the rows, by plain backward passes."""
+        total = [torch.zeros_like(p) for p in self._objective.parameters.values()]
+        for low in range(0, self.count, self.chunk):
+            part = self._order[low : low + self.chunk]
+            for sum_, g in zip(total, self._objective.gradient(*self._take(part)), strict=True):
+                sum_.add_(g, alpha=len(part) / self.count)
+        return total
+
+    def block(self, low: int, high: int) -> list[Tensor]:
+        """Return the rows from ``low`` to ``high``, a matrix for each parameter."""
+        rows = self._rows(self._objective.parameters, *self._take(self._order[low:high]))
+        return [rows[name].detach().reshape(high - low, -1) for name in self._objective.parameters]
+
+    def _take(self, index: Tensor) -> tuple[Data, Data]:
+        inputs, targets = (take(data, index, self._objective.device) for data in self._data)
+        return inputs, targets
+
+
+class BatchGradients:
+    """Row ``j`` is the gradient of the ``j``-th mini-batch of ``size`` samples in the given order.
+
+    Samples that do not fill a batch are left out. Each batch draws its dropout masks from a seed of its own, so that a
+    row is the same whenever it is asked for. If all rows are at most ``held`` they are computed once and kept.
+    """
+
+    def __init__(
+        self, objective: Objective, inputs: Data, targets: Data, order: Tensor, size: int, seed: int, held: int
+    ) -> None:
+        self._objective, self._data, self._order = objective, (inputs, targets), order
+        self.size, self.count = size, len(order) // size
+        self.chunk = max(1, min(self.count, held // 2))
+        generator = torch.Generator().manual_seed(seed)
+        self._seeds = torch.randint(2**31, (self.count,), generator=generator).tolist()
+        self._kept: dict[int, list[Tensor]] | None = {} if self.count <= held else None
+
+    def mean(self) -> list[Tensor]:
+        """Return the mean of the rows."""
+        total = [torch.zeros_like(p) for p in self._objective.parameters.values()]
+        for j in range(self.count):
+            for sum_, g in zip(total, self.block(j, j + 1), strict=True):
+                sum_.add_(g.reshape(sum_.shape), alpha=1.0 / self.count)
+        return total
+
+    def block(self, low: int, high: int) -> list[Tensor]:
+        """Return the rows from ``low`` to ``high``, a matrix for each parameter."""
+        rows = [self._row(j) for j in range(low, high)]
+        return [torch.stack(parts).reshape(high - low, -1) for parts in zip(*rows, strict=True)]
+
+    def _row(self, j: int) -> list[Tensor]:
+        if self._kept is not None and j in self._kept:
+            return self._kept[j]
+        index = self._order[j * self.size : (j + 1) * self.size]
+        with self._objective.randomness(self._seeds[j]):
+            row = self._objective.gradient(*(take(data, index, self._objective.device) for data in self._data))
+        if self._kept is not None:
+            self._kept[j] = row
+        return row
+
+
+def count_samples(inputs: Data, targets: Data) -> int:
+    """Return the number of samples; raise if a part is no tensor or the lengths disagree."""
+    lengths: dict[str, int] = {}
+    for name, data in (("inputs", inputs), ("targets", targets)):
+        for part, x in enumerate(_leaves(data)):
+            if not isinstance(x, Tensor) or x.ndim == 0:
+                raise TypeError(
+                    f"{name} must be a tensor with the samples along its first dimension, or a tuple, list or dict of "
+                    f"such, got {type(x).__name__}{' without dimensions' if isinstance(x, Tensor) else ''}"
+                )
+            lengths[f"{name}[{part}]" if isinstance(data, (tuple, list, dict)) else name] = len(x)
+    if len(set(lengths.values())) != 1:
+        found = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "there are no tensors"
+        raise ValueError(f"inputs and targets must have the same number of samples: {found}")
+    samples = next(iter(lengths.values()))
+    if samples < 2:
+        raise ValueError(f"a variance needs at least 2 samples, got {samples}: pass more data")
+    return samples
+
+
+def take(data: Data, index: Tensor, device: torch.device) -> Data:
+    """Return the samples at ``index`` on ``device``."""
+    return _map(data, lambda x: x.detach()[index.to(x.device)].to(device))
+
+
+def check_mean_reduction(objective: Objective, inputs: Data, targets: Data, seed: int) -> None:
+    """Raise if the loss of the same samples given twice is twice their loss: it sums where it should average."""
+    inputs, targets = _probe(objective, inputs, targets)
+    samples = len(next(_leaves(targets)))
+    with torch.no_grad(), objective.randomness(seed):
+        loss = float(objective(objective.parameters, inputs, targets))  # raises if it is not one number
+        if not math.isfinite(loss):
+            raise ValueError(f"the loss is {loss}: there is no gradient to measure at these weights on these data")
+        buffers = {name: b.clone() for name, b in objective.model.named_buffers()}
+        outputs = torch.func.functional_call(objective.model, buffers, *_arguments(inputs))
+        if not all(isinstance(x, Tensor) for x in _leaves(outputs)):
+            return  # outputs of a type of their own, which cannot be repeated here
+        once = float(objective.loss_fn(outputs, targets))
+        twice = float(objective.loss_fn(_twice(outputs, samples), _twice(targets, samples)))
+    if once != 0.0 and abs(twice - 2.0 * once) <= 1e-2 * abs(once):
+        raise ValueError(
+            f"loss_fn sums over the samples: the same {samples} samples given twice have loss {twice:.6g}, once "
+            f"{once:.6g}; it must average (reduction='mean'), or the noise would depend on the batch size"
+        )
+
+
+def why_no_sample_gradients(objective: Objective, inputs: Data, targets: Data, seed: int) -> str | None:
+    """Return why the gradient of the mean loss is no mean of per-sample gradients, or None if it is one."""
+    for name, layer in objective.model.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None):
+            return (
+                f"layer {name!r} is a BatchNorm that normalises by its batch (training mode), so that the gradient of "
+                "a sample depends on the other samples: there is no per-sample gradient"
+            )
+    inputs, targets = _probe(objective, inputs, targets)
+    with torch.no_grad():
+        losses = []
+        for attempt in (seed, seed + 1):
+            with objective.randomness(attempt):
+                losses.append(objective(objective.parameters, inputs, targets))
+        if not _close(*losses):
+            return "the forward pass is not deterministic (dropout in training mode?): a sample has no one gradient"
+    try:
+        with torch.no_grad():
+            alone = torch.func.vmap(objective.sample_loss, in_dims=(None, 0, 0))(objective.parameters, inputs, targets)
+        SampleGradients(objective, inputs, targets, torch.arange(1), chunk=1).block(0, 1)
+    except Exception as error:  # whatever the model or its loss raises when it meets one sample alone
+        reason = str(error).strip().partition("\n")[0]
+        if "randomness" in reason:
+            return "the forward pass draws random numbers (dropout in training mode?): a sample has no one gradient"
+        return f"torch.func cannot take per-sample gradients of this model ({reason})"
+    if not _close(losses[0], alone.mean()):
+        return (
+            f"the loss of a batch ({float(losses[0]):.6g}) is not the mean of the losses of its samples "
+            f"({float(alone.mean()):.6g}), because a layer couples them or the loss weighs them by their batch"
+        )
+    return None
+
+
+def activation_bytes(objective: Objective, inputs: Data, targets: Data) -> int:
+    """Return the memory that one sample's forward pass keeps for its backward pass."""
+    known = {p.data_ptr() for p in objective.model.parameters()}
+    seen: dict[int, int] = {}
+
+    def pack(x: Tensor) -> Tensor:
+        if x.data_ptr() not in known:
+            seen[x.data_ptr()] = x.numel() * x.element_size()
+        return x
+
+    inputs, targets = (take(data, torch.arange(1), objective.device) for data in (inputs, targets))
+    leaves = {name: p.detach().requires_grad_() for name, p in objective.parameters.items()}
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), objective.randomness(0):
+        loss = objective(leaves, inputs, targets)  # alive until here, so that no address is counted for two tensors
+    del loss
+    return sum(seen.values())
+
+
+class _ModelWithLoss(nn.Module):
+    """The loss inside the module, so that a penalty on the model's weights is a function of the parameters too."""
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
+        super().__init__()
+        self.model = model
+        self._loss_fn = (loss_fn,)  # in a tuple: the parameters of a loss that is a module are not the model's
+
+    def forward(self, inputs: Data, targets: Data) -> Tensor:
+        args, kwargs = _arguments(inputs)
+        return self._loss_fn[0](self.model(*args, **kwargs), targets)
+
+
+def _arguments(inputs: Data) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, dict):
+        return (), inputs
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+
+
+def _probe(objective: Objective, inputs: Data, targets: Data) -> tuple[Data, Data]:
+    index = torch.arange(min(_PROBE, len(next(_leaves(targets)))))
+    return take(inputs, index, objective.device), take(targets, index, objective.device)
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    tolerance = torch.finfo(one.dtype).eps ** 0.5  # above the rounding of another order of sums
+    return bool((one - other).abs() <= tolerance * torch.maximum(one.abs(), other.abs()) + tolerance**2)
+
+
+def _twice(data: Data, samples: int) -> Data:
+    return _map(data, lambda x: torch.cat([x, x]) if x.ndim and len(x) == samples else x)
+
+
+def _leaves(data: Data) -> Iterator[Any]:
+    if isinstance(data, (tuple, list, dict)):
+        for part in data.values() if isinstance(data, dict) else data:
+            yield from _leaves(part)
+    else:
+        yield data
+
+
+def _map(data: Data, function: Callable[[Tensor], Tensor]) -> Data:
+    if isinstance(data, dict):
+        return {key: _map(part, function) for key, part in data.items()}
+    if isinstance(data, (tuple, list)):
+        parts = [_map(part, function) for part in data]
+        return parts if isinstance(data, list) else tuple(parts)
+    return function(data)

@@ -1,0 +1,204 @@
+"""What `heatbath measure` does: train one of the paper's networks and measure its noise and temperature on the way."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from heatbath.datasets import Dataset, load_dataset, permutation
+from heatbath.models import build_model
+from heatbath.noise import GradientNoise, measure_noise
+from heatbath.optimizer import RandomSGD
+from heatbath.readings import Reading
+from heatbath.thermometer import Thermometer
+from heatbath.thermostat import Thermostat
+
+Progress: TypeAlias = Callable[[float, str], None]
+"""Called with the fraction done, from 0 to 1, and what is being done."""
+
+_ORDER = 1  # the stream of the seed that shuffles the data of an epoch; 0 is the multipliers'
+_SUBSET = 2  # the one that chooses the samples at which the noise is measured
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """What a training told of its noise.
+
+    Attributes:
+        noises: of the gradient, by the epoch at which they were measured.
+        history: the readings of the `Thermometer`.
+        accuracies: on the test images after each epoch; the first before any.
+        settings: what was run, ready for JSON.
+    """
+
+    noises: dict[int, GradientNoise]
+    history: list[Reading]
+    accuracies: list[float]
+    settings: dict[str, Any]
+
+
+def measure_training(
+    knobs: Thermostat,
+    model: str = "mlp",
+    dataset: str = "mnist5k",
+    *,
+    epochs: int = 20,
+    at_epochs: Sequence[int] | None = None,
+    weight_decay: float = 0.0,
+    samples: int = 1000,
+    readings: int = 60,
+    seed: int = 0,
+    device: str = "cpu",
+    data_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Measurement:
+    """Train, and return the gradient noise at some epochs and the thermometer's readings in between.
+
+    Args:
+        knobs: rate, batch size, momentum, Nesterov, law and coupling.
+        model: "mlp", "cnn" or "vgg16".
+        dataset: "mnist5k", "mnist" or "cifar10"; cifar10 goes with vgg16, the others with mlp and cnn.
+        epochs: how long to train.
+        at_epochs: after which epochs to measure the noise; by default before the first, in the middle and at the end.
+        weight_decay: part of the gradient, as in SGD.
+        samples: how many training images the noise is measured on.
+        readings: how many times the thermometer is read.
+        seed: of weights, order and multipliers.
+        device: where to train.
+        data_dir: where to look for the data first.
+        progress: called with the fraction done and what is being done.
+
+    Raises:
+        ValueError: a setting is out of range, or the network does not fit the images.
+    """
+    report = progress or (lambda _fraction, _message: None)
+    for name, value in (("epochs", epochs), ("samples", samples), ("readings", readings)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    wanted = sorted({0, epochs // 2, epochs} if at_epochs is None else set(at_epochs))
+    if not wanted or wanted[0] < 0 or wanted[-1] > epochs:
+        raise ValueError(f"at_epochs must lie between 0 and epochs = {epochs}, got {list(wanted)}")
+    data = load_dataset(dataset, device=device, data_dir=data_dir)
+    network = build_model(model, seed=seed, device=device)
+    if tuple(network.input_shape) != tuple(data.image_shape):
+        raise ValueError(
+            f"{model} takes images of shape {tuple(network.input_shape)}, those of {dataset} are "
+            f"{tuple(data.image_shape)}: mlp and cnn go with mnist5k and mnist, vgg16 with cifar10"
+        )
+    if knobs.batch_size > len(data.train_images):
+        raise ValueError(f"batch_size = {knobs.batch_size} is more than the {len(data.train_images)} training images")
+    optimizer = RandomSGD(
+        network.parameters(),
+        knobs.lr,
+        law=knobs.law,
+        coupling=knobs.coupling,
+        seed=seed,
+        momentum=knobs.momentum,
+        nesterov=knobs.nesterov,
+        weight_decay=weight_decay,
+    )
+    steps = epochs * (len(data.train_images) // knobs.batch_size)
+    thermometer = Thermometer(network, optimizer, interval=max(1, steps // readings), dataset_size=None)
+    chosen = torch.from_numpy(permutation(len(data.train_images), seed, _SUBSET)[:samples].copy()).to(device)
+    subset = data.normalize(data.train_images[chosen]), data.train_labels[chosen]
+    noises: dict[int, GradientNoise] = {}
+    accuracies = [_accuracy(network, data)]
+    for epoch in range(epochs + 1):
+        if epoch:
+            for x, y in _batches(data, knobs.batch_size, epoch, seed):
+                optimizer.zero_grad()
+                thermometer.observe(nn.functional.cross_entropy, x, y)
+                loss = nn.functional.cross_entropy(network(x), y)
+                if not torch.isfinite(loss):
+                    raise ValueError(f"the loss is {loss.item()} in epoch {epoch}: lr = {knobs.lr:g} is too large")
+                loss.backward()
+                optimizer.step()
+            accuracies.append(_accuracy(network, data))
+        if epoch in wanted:
+            report(epoch / (epochs + 1), "gradient noise")
+            noises[epoch] = measure_noise(network, nn.functional.cross_entropy, *subset, seed=seed)
+        report((epoch + 1) / (epochs + 1), "training")
+    settings = {name: getattr(knobs, name) for name in ("lr", "batch_size", "momentum", "nesterov", "coupling")}
+    settings |= {"law": str(knobs.law), "model": model, "dataset": dataset, "epochs": epochs, "seed": seed}
+    settings |= {"weight_decay": weight_decay, "samples": len(chosen), "device": device}
+    return Measurement(noises, thermometer.history, accuracies, settings)
+
+
+def write_measurement(measurement: Measurement, folder: str | Path) -> list[Path]:
+    """Write ``measure.json`` and ``measure.png`` into ``folder`` and return them; each appears when it is whole."""
+    from heatbath import plots
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    m = measurement
+    figure = plots.plot_measurement(
+        spectra={epoch: noise.spectrum for epoch, noise in m.noises.items()},
+        layer_traces={epoch: noise.layer_traces for epoch, noise in m.noises.items()},
+        history=m.history,
+        title=f"{m.settings['model']} on {m.settings['dataset']}: lr {m.settings['lr']:g}, batch "
+        f"{m.settings['batch_size']}, momentum {m.settings['momentum']:g}, {m.settings['law']}",
+    )
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as partial:
+        figure.savefig(Path(partial) / "measure.png", dpi=150)
+        (Path(partial) / "measure.json").write_text(json.dumps(describe(measurement), indent=1) + "\n")
+        files = []
+        for name in ("measure.json", "measure.png"):
+            os.replace(Path(partial) / name, folder / name)
+            files.append(folder / name)
+    return files
+
+
+def describe(measurement: Measurement) -> dict[str, Any]:
+    """The measurement in plain types, for JSON."""
+    noises = {
+        str(epoch): {
+            "gradient_norm_squared": noise.gradient_norm_squared,
+            "trace": noise.trace,
+            "trace_error": _number(noise.trace_error),
+            "noise_scale": _number(noise.noise_scale),
+            "effective_rank": _number(noise.effective_rank),
+            "along_gradient": noise.along(),
+            "layer_traces": noise.layer_traces,
+            "spectrum": noise.spectrum[:64].tolist(),
+            "method": noise.method,
+        }
+        for epoch, noise in measurement.noises.items()
+    }
+    return {
+        "settings": measurement.settings,
+        "noise": noises,
+        "test_accuracy": measurement.accuracies,
+        "readings": measurement.history,
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _batches(data: Dataset, size: int, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Shuffled mini-batches of one epoch, all of one size: what is left over sits out."""
+    order = torch.from_numpy(permutation(len(data.train_images), seed, 1000 * epoch + _ORDER)).to(data.device)
+    for rows in order[: len(order) // size * size].split(size):
+        yield data.normalize(data.train_images[rows]), data.train_labels[rows]
+
+
+@torch.no_grad()
+def _accuracy(network: nn.Module, data: Dataset) -> float:
+    was_training = network.training
+    network.eval()
+    hits = [
+        (network(data.normalize(images)).argmax(1) == labels).sum().item()
+        for images, labels in zip(data.test_images.split(1000), data.test_labels.split(1000), strict=True)
+    ]
+    network.train(was_training)
+    return float(sum(hits)) / len(data.test_labels)

@@ -1,0 +1,92 @@
+"""Where the readings of a `heatbath.Thermometer` go: CSV and TensorBoard.
+
+A log is any callable that takes a reading, a flat dict of numbers (None where there is none yet). One for another
+logger is five lines::
+
+    def log(reading):
+        numbers = {f"heatbath/{key}": value for key, value in reading.items() if value is not None}
+        wandb.log(numbers, step=reading["step"])
+
+    thermometer = heatbath.Thermometer(model, optimizer, callback=log)
+
+Under DDP every rank takes the same readings: give the callback to rank 0 alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+Reading = dict[str, float | int | None]
+
+
+class CSVLog:
+    """Appends each reading to a CSV file as one row; the header is written once, so that a resumed run goes on.
+
+    The columns are the keys of the first reading; None becomes an empty cell. Every row is on the disk when the call
+    returns. A resumed run may repeat a step that it had logged before it was stopped: the later row is the right one.
+
+    Raises:
+        ValueError: the file has other columns than the reading.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._columns: list[str] | None = None
+
+    def __call__(self, reading: Reading) -> None:
+        """Append one row."""
+        if self._columns is None:
+            self._columns = self._open(list(reading))
+        if set(self._columns) != set(reading):
+            raise ValueError(
+                f"{self.path} has the columns {', '.join(self._columns)}, this reading has {', '.join(reading)}: "
+                "log to another file"
+            )
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            csv.DictWriter(file, self._columns).writerow(reading)
+
+    def _open(self, columns: list[str]) -> list[str]:
+        if self.path.exists() and self.path.stat().st_size:
+            with self.path.open("r+", newline="", encoding="utf-8") as file:
+                text = file.read()
+                if not text.endswith("\n"):  # a run that was killed in the middle of a row
+                    file.truncate(len(text[: text.rfind("\n") + 1].encode()))
+                return next(csv.reader(text.splitlines()), columns) if "\n" in text else self._header(columns)
+        return self._header(columns)
+
+    def _header(self, columns: list[str]) -> list[str]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("w", newline="", encoding="utf-8") as file:
+            csv.DictWriter(file, columns).writeheader()
+        return columns
+
+
+class TensorBoardLog:
+    """Writes each number of a reading as a TensorBoard scalar, at the reading's step.
+
+    Args:
+        writer: a `torch.utils.tensorboard.SummaryWriter`, or the directory for one; anything with ``add_scalar`` does.
+        prefix: what the names of the scalars begin with.
+
+    Raises:
+        ImportError: a directory is given and TensorBoard is not installed.
+    """
+
+    def __init__(self, writer: Any, prefix: str = "heatbath/") -> None:
+        if isinstance(writer, str | os.PathLike):
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                raise ImportError("TensorBoardLog needs TensorBoard: pip install tensorboard") from error
+            writer = SummaryWriter(os.fspath(writer))
+        self.writer = writer
+        self.prefix = prefix
+
+    def __call__(self, reading: Reading) -> None:
+        """Write what the reading has."""
+        for key, value in reading.items():
+            if key != "step" and value is not None:
+                self.writer.add_scalar(self.prefix + key, value, reading["step"])

@@ -1,0 +1,399 @@
+r"""The temperature of a training run while it trains, and whether the run is at equilibrium.
+
+Three thermometers, each per direction of weight space (sums over the ``d`` parameters, divided by ``d``). In PyTorch's
+sign let ``b' = mu b + G`` be the velocity after a step and ``x' = x - l D`` the step (see `heatbath.dynamics`), and
+``F`` the factor of the law (`Thermostat.law_factor`).
+
+1. From the knobs and the gradient noise, ``T = l F tr(S1) / (2 C (1 - mu) d)``.
+2. From the velocity, ``T = l (1 + mu)/2 K <|b|^2> / d``, with ``K = F`` in coupling "update" and 1 in coupling
+   "gradient" (`dynamics.Knobs.kinetic_temperature`). In the paper's units this is ``<v^2> = 2 Theta / (1 + mu)`` with
+   ``T = l Theta``, where continuous time has ``Theta``. For heavy ball it is the right side of 3 and exact at every
+   rate. It also sees the mean gradient: far from a minimum it reads too hot.
+3. From fluctuation and dissipation, ``<x.G> = l <(1 - mu)/2 |D|^2 + w D.b'>``, ``w = mu`` or ``mu^2`` for Nesterov.
+   Their ratio is 1 in a stationary state and nowhere else. A single ``x.G`` is mostly noise, but the relation follows
+   from an identity that telescopes: with ``Q = (1 - mu)/(2 l) |x|^2 - w x.b``, the sum of ``x.G - l (...)`` over
+   any number of steps is ``Q`` before less ``Q`` after. Two readings therefore give the dissipation averaged over all
+   steps between them, and the steps themselves need not be looked at. (In coupling "update" this drops a term of mean
+   zero. If ``l`` changes in between, the mean of ``1/l`` is used: right to first order in the change.)
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from heatbath.averages import Estimate, ExponentialAverage, ratio_of_means
+from heatbath.dynamics import (
+    PAIRS,
+    Knobs,
+    Motion,
+    check_optimizer,
+    describe_motion,
+    inner_products,
+    mean_rate,
+    read_knobs,
+    squared_gradient,
+)
+from heatbath.gradient_pairs import GradientParts, LossFunction, compare_halves, compare_parts
+from heatbath.laws import Law, parse_law
+from heatbath.readings import Reading
+
+Callback = Callable[[Reading], Any]
+
+
+class Thermometer:
+    """Measures gradient noise, temperature and equilibrium while a model trains.
+
+    Attach it and add one line to the loop; at all steps but one in ``interval`` that line does nothing::
+
+        thermometer = hb.Thermometer(model, optimizer, callback=hb.CSVLog("run.csv"))
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            thermometer.observe(loss_fn, inputs, targets)
+            loss_fn(model(inputs), targets).backward()
+            optimizer.step()
+        print(thermometer.temperature, thermometer.equilibrium_ratio)
+
+    With gradient accumulation, or with `DistributedDataParallel`, the line is not needed: the gradients of the
+    micro-batches and of the ranks are compared as they come, with no extra pass (micro-batches must be of equal size).
+    Otherwise `observe` costs the passes of two half-batches. Without either, ``temperature`` stays ``nan`` and the
+    other thermometers work.
+
+    A reading leaves weights, gradients, buffers and random state as they are, and reads the device once. With several
+    parameter groups each has its own rate and noise; what is reported is the mean over all parameters, and
+    ``temperature/0``, ``temperature/1``, ... in a reading are those of the groups.
+
+    Weight decay is part of the gradient; only ``gradient_norm_squared`` is of the loss alone. The temperature assumes
+    a step that is a multiple of the gradient: gradient clipping is seen by the last two thermometers, not by the first.
+    Under AMP all gradients are the unscaled ones that the step sees. The replay of a CUDA graph runs no hooks and gives
+    no readings.
+
+    Args:
+        model: the model, also wrapped in `DistributedDataParallel` or compiled.
+        optimizer: `heatbath.RandomSGD` or `torch.optim.SGD`, the latter also with `heatbath.randomize` or
+            `heatbath.RandomLR`; another one counts if its groups have all of SGD's knobs and no others that matter.
+        interval: steps from one reading to the next. At the default the cost is below 2 % of the training time.
+        decay: of the exponential averages, per reading.
+        window: readings over which the equilibrium ratio is averaged.
+        confidence: of its interval.
+        batch_size: samples in one step, over micro-batches and ranks; by default that of the inputs of `observe`. The
+            temperature does without it.
+        dataset_size: ``N``, if batches are drawn without replacement: the noise shrinks by ``1 - C/N``.
+        law: the law of `heatbath.RandomLR`; every other source of randomness is found on the optimizer.
+        scaler: the `torch.amp.GradScaler`, needed only for micro-batches or ranks whose losses it scales.
+        process_group: the ranks over which the gradients are averaged, if the model is not a
+            `DistributedDataParallel`. Sharded parameters are not supported.
+        callback: one or several callables that take each reading, for instance `heatbath.CSVLog`.
+
+    Attributes:
+        history: the readings, flat dicts that JSON can hold: ``step``, ``lr``, ``momentum``,
+            ``gradient_norm_squared``, ``trace``, ``noise_scale``, ``temperature``, ``kinetic_temperature``,
+            ``dissipation``, ``fluctuation``, ``equilibrium_ratio``, ``equilibrium_low`` and ``equilibrium_high``.
+            None where there is no value yet.
+
+    Raises:
+        TypeError: the optimizer is not like SGD, or the parameters are sharded.
+        ValueError: a setting is out of range, or the optimizer does not train this model.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        interval: int = 250,
+        decay: float = 0.9,
+        window: int = 50,
+        confidence: float = 0.95,
+        batch_size: int | None = None,
+        dataset_size: int | None = None,
+        law: Law | str | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        process_group: dist.ProcessGroup | None = None,
+        callback: Callback | Iterable[Callback] = (),
+    ) -> None:
+        sizes = {"interval": (interval, 1), "window": (window, 4), "batch_size": (batch_size, 2)}
+        for name, (size, least) in {**sizes, "dataset_size": (dataset_size, 2)}.items():
+            if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < least):
+                raise ValueError(f"{name} must be an integer, at least {least}, got {size!r}")
+        if not 0.0 < confidence < 1.0:
+            raise ValueError(f"confidence must be a number with 0 < confidence < 1, got {confidence!r}")
+        check_optimizer(model, optimizer)
+        self.interval, self.window, self.confidence = interval, window, confidence
+        self.batch_size, self.dataset_size = batch_size, dataset_size
+        self.history: list[Reading] = []
+        self.step = 0
+        self._model, self._optimizer, self._scaler = model, optimizer, scaler
+        self._law = None if law is None else parse_law(law)
+        self._callbacks = [callback] if callable(callback) else list(callback)
+        if process_group is None and isinstance(model, DistributedDataParallel):
+            process_group = model.process_group
+        self._ranks = process_group
+        self._trace, self._squared_gradient, self._squared_velocity = (ExponentialAverage(decay) for _ in range(3))
+        self._sides: deque[tuple[float, float]] = deque(maxlen=window)  # dissipation, fluctuation
+        self._anchor: dict[str, Any] | None = None  # what the last reading saw of |x|^2 and x.b
+        self._stiffness = [[0.0, 0.0] for _ in self._groups]  # sum and number of (1 - mu) / (2 l) since then
+        self._source: str | None = None  # of the noise: "parts" of the step's gradient, or "halves" of its batch
+        self._size = batch_size
+        self._parts: GradientParts | None = None
+        self._halves: tuple[list[Tensor], int] | None = None  # what observe() saw
+        self._noted: list[Tensor] | None = None
+        self._hook = optimizer.register_step_post_hook(self._after_step)
+        self._prepare()
+
+    @property
+    def temperature(self) -> float:
+        """The temperature by the formula, a mean over the parameters; ``nan`` before the first reading of the noise."""
+        return self._latest("temperature")
+
+    @property
+    def kinetic_temperature(self) -> float:
+        """The temperature of the velocity, averaged as the noise is; ``nan`` before the first reading."""
+        return self._latest("kinetic_temperature")
+
+    @property
+    def equilibrium_ratio(self) -> Estimate:
+        """Dissipation over fluctuation in the last ``window`` readings, a float with ``low`` and ``high``.
+
+        It is 1 in a stationary state. If the interval leaves 1 out, the run is still on its way.
+        """
+        above, below = zip(*self._sides, strict=True) if self._sides else ((), ())
+        return ratio_of_means(above, below, self.confidence)
+
+    @property
+    def at_equilibrium(self) -> bool | None:
+        """Whether the interval of `equilibrium_ratio` holds 1; None while the data do not bound it."""
+        ratio = self.equilibrium_ratio
+        return ratio.contains(1.0) if math.isfinite(ratio.high) else None
+
+    @_disable_dynamo
+    def observe(self, loss_fn: LossFunction | None = None, inputs: Any = None, targets: Any = None) -> None:
+        """Measure the gradient noise of a mini-batch if a reading is due at the coming step; else return at once.
+
+        Call it anywhere between two steps, with the batch of the step; before the backward pass it needs the least
+        memory, as the step's own gradients are not there yet. Its two halves give gradients ``g1`` and ``g2``,
+        and ``|g1 - g2|^2 / 4`` and ``g1.g2`` are unbiased for ``tr(S1)/C`` and ``|g|^2``. The model runs in the mode it
+        is in: with dropout the noise of the masks is counted, with batch normalization that of halved batches.
+
+        Without arguments it only notes the gradients as they are: for loops that accumulate or run on several ranks
+        **and** clip, between the last backward pass (and the scaler's ``unscale_``) and the clipping.
+
+        Args:
+            loss_fn: ``loss_fn(model(inputs), targets)``, averaged over the batch.
+            inputs: what the model takes, a tensor or nested containers of them, the batch first.
+            targets: the same for the loss.
+
+        Raises:
+            ValueError: a batch of one, or a loss that is not a mean over the batch.
+        """
+        if not self._is_due:
+            return
+        if loss_fn is None:
+            with torch.no_grad():
+                self._noted = [squared_gradient(self._optimizer, i) for i in self._groups]
+        elif self._source != "parts" and self._world_size == 1 and self._halves is None:
+            groups = [self._parameters(i) for i in self._groups]
+            is_first = self._trace.count == 0
+            with self._parts.paused() if self._parts is not None else nullcontext():
+                self._halves = compare_halves(self._model, groups, loss_fn, inputs, targets, checks_loss=is_first)
+
+    def remove(self) -> None:
+        """Detach from the optimizer; the readings stay."""
+        self._hook.remove()
+        self._drop_parts()
+        self._is_due = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return averages, window and history: numbers and text only."""
+        return {
+            "step": self.step,
+            "averages": [average.state_dict() for average in self._averages],
+            "sides": [list(pair) for pair in self._sides],
+            "anchor": self._anchor,
+            "stiffness": [list(pair) for pair in self._stiffness],
+            "source": self._source,
+            "size": self._size,
+            "history": [dict(reading) for reading in self.history],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state, as if the run had never stopped.
+
+        Raises:
+            ValueError: it is of another number of parameter groups; nothing has been changed.
+        """
+        saved = len(state_dict["stiffness"])
+        if saved != len(self._groups):
+            raise ValueError(f"the state dict is of {saved} parameter groups, this optimizer has {len(self._groups)}")
+        self.step, self._anchor, self._source = int(state_dict["step"]), state_dict["anchor"], state_dict["source"]
+        self._size = state_dict["size"]
+        self._stiffness = [list(pair) for pair in state_dict["stiffness"]]
+        for average, state in zip(self._averages, state_dict["averages"], strict=True):
+            average.load_state_dict(state)
+        self._sides = deque(((above, below) for above, below in state_dict["sides"]), maxlen=self.window)
+        self.history = [dict(reading) for reading in state_dict["history"]]
+        self._prepare()
+
+    @_disable_dynamo
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 (a hook's signature)
+        self.step += 1
+        if len(self._groups) != len(self._stiffness):  # a new group makes a new system: begin again
+            self._anchor, self._stiffness = None, [[0.0, 0.0] for _ in self._groups]
+            self._sides.clear()
+            for average in self._averages:
+                average.clear()
+        for i, total in enumerate(self._stiffness):
+            lr, group = mean_rate(optimizer, i), optimizer.param_groups[i]
+            if "lr_factor" in group and self._law is None:
+                raise ValueError("the rate is that of a RandomLR: tell its law, Thermometer(..., law=...)")
+            if not isinstance(lr, Tensor) and lr > 0.0:  # a tensor is read at readings alone
+                total[0] += (1.0 - group["momentum"]) / (2.0 * lr)
+                total[1] += 1.0
+        if self._is_due:
+            found_inf = getattr(optimizer, "found_inf", None)
+            if found_inf is None or not found_inf.item():  # else the fused kernel has taken no step
+                with torch.no_grad():
+                    self._read()
+            self._prepare()
+        elif (self.step + 1) % self.interval == 0:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Forget the gradients of the last reading, and watch out for the coming ones if a reading is due."""
+        self._drop_parts()
+        self._is_due = (self.step + 1) % self.interval == 0
+        self._halves = self._noted = None
+        if self._is_due and self._source != "halves":
+            self._parts = GradientParts([self._parameters(i) for i in self._groups])
+
+    def _drop_parts(self) -> None:
+        if self._parts is not None:
+            self._parts.remove()
+        self._parts = None
+
+    def _read(self) -> None:
+        knobs = [read_knobs(self._optimizer, i, self._law) for i in self._groups]
+        products = [inner_products(self._optimizer, i).tolist() for i in self._groups]
+        noise = self._measure_noise(knobs, [row[PAIRS.index("gg")] for row in products])
+        if not all(math.isfinite(x) for row in (*products, *noise) for x in row):
+            message = f"gradients or weights are not finite at step {self.step}: no reading there"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            self._anchor = None
+            return
+        if noise:
+            self._trace.update([trace for trace, _ in noise])
+            self._squared_gradient.update([squared for _, squared in noise])
+        self._follow([describe_motion(knob, row) for knob, row in zip(knobs, products, strict=True)], knobs)
+        self.history.append(self._reading(knobs))
+        for callback in self._callbacks:
+            callback(dict(self.history[-1]))
+
+    def _measure_noise(self, knobs: list[Knobs], whole: list[float]) -> list[list[float]]:
+        """``tr(S1)`` (``tr(S1)/C`` if nobody told ``C``) and ``|g|^2`` of each group, or nothing."""
+        if self._parts is not None:
+            squares, count = self._parts.gather(self._ranks)
+            if count >= 2:
+                self._source = "parts"
+                scale = self._world_size * (self._scaler.get_scale() if self._scaler is not None else 1.0)
+                if self._noted is not None:
+                    whole = [float(row) for row in self._noted]
+                else:
+                    whole = [
+                        w / k.rate**2 if k.is_multiplied and k.rate else w for w, k in zip(whole, knobs, strict=True)
+                    ]
+                rows = [compare_parts(s, w, count, scale) for s, w in zip(squares, whole, strict=True)]
+                return [[(self._size or 1) * noise, squared] for noise, squared in rows]
+        if self._halves is not None:
+            self._source = "halves"
+            self._size = self.batch_size or self._halves[1]
+            return [row.tolist() for row in self._halves[0]]
+        return []
+
+    def _follow(self, motions: list[Motion], knobs: list[Knobs]) -> None:
+        """Average the velocity, and compare dissipation and fluctuation since the last reading."""
+        self._squared_velocity.update([motion.squared_velocity for motion in motions])
+        dimensions = [sum(p.numel() for p in self._parameters(i) if p.grad is not None) for i in self._groups]
+        positions = [[motion.squared_position, motion.lever] for motion in motions]
+        now = {"step": self.step, "dimensions": dimensions, "positions": positions}
+        then, self._anchor = self._anchor, now
+        stiffness, self._stiffness = self._stiffness, [[0.0, 0.0] for _ in self._groups]
+        if then is None or then["dimensions"] != dimensions or any(knob.lr <= 0.0 for knob in knobs):
+            return
+        released = 0.0  # by how much Q fell
+        for i, knob in enumerate(knobs):
+            total, count = stiffness[i]
+            slope = total / count if count else (1.0 - knob.momentum) / (2.0 * knob.lr)
+            (before, lever_before), (after, lever_after) = then["positions"][i], positions[i]
+            released += slope * (before - after) - (lever_before - lever_after)
+        fluctuation = sum(motion.fluctuation for motion in motions) / sum(dimensions)
+        dissipation = fluctuation + released / (self.step - then["step"]) / sum(dimensions)
+        self._sides.append((dissipation, fluctuation))
+
+    def _reading(self, knobs: list[Knobs]) -> Reading:
+        assert self._anchor is not None
+        dimensions, size = self._anchor["dimensions"], self._size
+        total = sum(dimensions)
+        shares = [dimension / total for dimension in dimensions]
+        kept = 1.0
+        if self.dataset_size is not None and self._trace.count:
+            if size is None:
+                raise ValueError("dataset_size needs batch_size if the noise is that of micro-batches or ranks")
+            kept = max(0.0, 1.0 - size / self.dataset_size)
+        heats = [math.nan for _ in knobs]
+        if self._trace.count:
+            noises = [kept * self._trace[i] / (size or 1) for i in self._groups]  # below zero by rounding alone
+            heats = [knob.temperature(max(noise, 0.0)) for knob, noise in zip(knobs, noises, strict=True)]
+        kinetic = [knob.kinetic_temperature(self._squared_velocity[i]) for i, knob in enumerate(knobs)]
+        squared = sum(self._squared_gradient[i] for i in self._groups)
+        trace = sum(self._trace[i] for i in self._groups) if size else math.nan
+        ratio = self.equilibrium_ratio
+        sides = [sum(side) / len(self._sides) for side in zip(*self._sides, strict=True)] or [math.nan, math.nan]
+        reading: Reading = {
+            "step": self.step,
+            "lr": sum(share * knob.lr for share, knob in zip(shares, knobs, strict=True)),
+            "momentum": sum(share * knob.momentum for share, knob in zip(shares, knobs, strict=True)),
+            "gradient_norm_squared": squared,
+            "trace": trace,
+            "noise_scale": trace / squared if squared > 0.0 else math.nan,
+            "temperature": sum(heats) / total,
+            "kinetic_temperature": sum(kinetic) / total,
+            "dissipation": sides[0],
+            "fluctuation": sides[1],
+            "equilibrium_ratio": float(ratio),
+            "equilibrium_low": ratio.low,
+            "equilibrium_high": ratio.high,
+        }
+        if len(knobs) > 1:
+            pairs = zip(heats, dimensions, strict=True)
+            reading |= {f"temperature/{i}": heat / (d or math.nan) for i, (heat, d) in enumerate(pairs)}
+        return {key: value if value is not None and math.isfinite(value) else None for key, value in reading.items()}
+
+    @property
+    def _averages(self) -> list[ExponentialAverage]:
+        return [self._trace, self._squared_gradient, self._squared_velocity]
+
+    @property
+    def _groups(self) -> range:
+        return range(len(self._optimizer.param_groups))
+
+    @property
+    def _world_size(self) -> int:
+        return 1 if self._ranks is None else dist.get_world_size(self._ranks)
+
+    def _parameters(self, index: int) -> list[Tensor]:
+        return [p for p in self._optimizer.param_groups[index]["params"] if p.requires_grad]
+
+    def _latest(self, key: str) -> float:
+        value = self.history[-1][key] if self.history else None
+        return math.nan if value is None else value
