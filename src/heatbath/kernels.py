@@ -62,11 +62,11 @@ def random_sgd(
     """
     lr, momentum = settings["lr"], settings["momentum"]
     damp, nesterov = settings["dampening"], settings["nesterov"]
-    after, enters_velocity = 1.0, settings["coupling"] == "gradient" and momentum != 0
-    if unit is None and momentum != 0 and found_inf is not None:
-        damp = _start_at_rest(buffers, grads)
+    after, enters_velocity = 1.0, momentum != 0 and settings["coupling"] == "gradient"
     if unit is None or not enters_velocity:
         lr = lr * rate
+        if unit is None and momentum != 0 and found_inf is not None:
+            damp = _start_at_rest(buffers, grads)
     elif not nesterov:
         damp = 1.0 - rate * (1.0 - damp)
     elif _LOW < rate * unit < _HIGH and _LOW * unit < rate < _HIGH * unit and params[0].dtype is not torch.float16:
@@ -75,7 +75,22 @@ def random_sgd(
     else:
         _step_in_two_calls(params, grads, buffers, unit, rate, settings, has_sparse_grad, grad_scale)
         return 1.0
-    _call(params, grads, buffers, settings, lr, momentum, damp, nesterov, has_sparse_grad, grad_scale, found_inf)
+    sgd(
+        params,
+        grads,
+        buffers,
+        has_sparse_grad,
+        settings["foreach"],
+        settings["fused"],
+        grad_scale,
+        found_inf,
+        weight_decay=settings["weight_decay"],
+        momentum=momentum,
+        lr=lr,
+        dampening=damp,
+        nesterov=nesterov,
+        maximize=settings["maximize"],
+    )
     if unit is None and enters_velocity:
         # Torch's first step sets b = g and moves by r g, or r (g + mu g): the move is ours, b lacks its alpha.
         for buffer in buffers:

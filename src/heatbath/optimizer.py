@@ -144,7 +144,7 @@ class RandomSGD(torch.optim.SGD):
             for group, rate in zip(self.param_groups, rates, strict=True):
                 self._step_in_graph(group, rate)
             return loss
-        found_inf = self.__dict__.get("found_inf")
+        found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and not all(g["capturable"] for g in self.param_groups) and found_inf.item():
             return loss
         for index, group in enumerate(self.param_groups):
@@ -187,10 +187,10 @@ class RandomSGD(torch.optim.SGD):
             grads.append(grad)
         if group["fused"] and not self._checked_for_fused:
             self._check_for_fused(params + fresh)
-        amp = self.__dict__.get("grad_scale"), self.__dict__.get("found_inf")
+        grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         after = 1.0
         if params:
-            after = random_sgd(params, grads, buffers, unit, rate, group, has_sparse_grad, *amp)
+            after = random_sgd(params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale, found_inf)
             if not self.state:
                 # torch.distributed.checkpoint takes a step of its own, and with it a draw, if it finds no state at all.
                 self.state.update({p: {} for p in params})
@@ -199,7 +199,7 @@ class RandomSGD(torch.optim.SGD):
                 raise RuntimeError(_STEP_FIRST)
             started: list[Any] = [None] * len(fresh)
             grads = [p.grad for p in fresh if p.grad is not None]
-            random_sgd(fresh, grads, started, None, rate, group, has_sparse_grad, *amp)
+            random_sgd(fresh, grads, started, None, rate, group, has_sparse_grad, grad_scale, found_inf)
             for p, buffer in zip(fresh, started, strict=True):
                 self.state[p]["momentum_buffer"] = buffer if after == 1.0 else buffer.div_(after)
         if moving:
@@ -305,7 +305,8 @@ class RandomSGD(torch.optim.SGD):
         step = counter if type(counter) is int else int(counter)
         alpha = 1.0 if type(law) is Constant else walker.at(step)
         if not as_tensor:
-            group["step"], group["rate"] = step + 1, alpha
+            group["step"] = step + 1
+            group["rate"] = alpha
             return alpha
         self._unscale_buffers(group)
         group["step"] = counter.fill_(step + 1) if isinstance(counter, Tensor) else torch.tensor(step + 1)
