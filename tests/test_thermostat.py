@@ -151,7 +151,7 @@ def test_requests_without_solution(thermostat, request_, words):
         ({"lr": 0.0}, ValueError, "lr must be .* lr > 0, got 0.0"),
         ({"lr": math.nan}, ValueError, "lr must be a finite"),
         ({"lr": "fast"}, TypeError, "lr must be a number .*'fast'"),
-        ({"batch_size": 0}, ValueError, "batch_size must be an integer, at least 1, got 0"),
+        ({"batch_size": 0}, ValueError, "batch_size must be an integer with 1 <= batch_size"),
         ({"batch_size": 2.5}, TypeError, "batch_size must be an integer"),
         ({"momentum": 1.0}, ValueError, "0 <= momentum < 1, got 1.0"),
         ({"momentum": -0.1}, ValueError, "0 <= momentum < 1"),

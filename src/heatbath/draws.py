@@ -87,14 +87,14 @@ class Multipliers:
         return Multipliers, (self.law, self.seed, self.stream)
 
 
-def check_integer(name: str, value: Any, limit: int = _WORD) -> int:
-    """Return ``value`` as an int if it is an integer with ``0 <= value < limit``, else raise."""
-    allowed = f"{name} must be an integer with 0 <= {name} < 2**{limit.bit_length() - 1}"
+def check_integer(name: str, value: Any, limit: int = _WORD, least: int = 0) -> int:
+    """Return ``value`` as an int if it is an integer with ``least <= value < limit``, else raise."""
+    allowed = f"{name} must be an integer with {least} <= {name} < 2**{limit.bit_length() - 1}"
     try:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{allowed}, got {value!r}") from None
-    if isinstance(value, bool) or not 0 <= number < limit:
+    if isinstance(value, bool) or not least <= number < limit:
         raise ValueError(f"{allowed}, got {value!r}")
     return number
 

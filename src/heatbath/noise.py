@@ -13,7 +13,6 @@ single samples (``C = 1``), or of disjoint mini-batches where the single ones ar
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from heatbath.draws import check_integer
 from heatbath.gradients import (
     BatchGradients,
     Data,
@@ -142,9 +142,9 @@ class GradientNoise:
                 the factor ``1 - C/N``, which is ``(N - C) / (N - 1)`` for a covariance with denominator ``N``, and
                 ``g`` is the mean over these samples: ``|g|^2`` gains ``tr S1 / N``.
         """
-        size, samples = _integer("batch_size", batch_size), math.inf
+        size, samples = check_integer("batch_size", batch_size, least=1), math.inf
         if dataset_size is not None:
-            samples = _integer("dataset_size", dataset_size, size)
+            samples = check_integer("dataset_size", dataset_size, least=size)
         s2 = parse_law(law).variance
         squared = self.gradient_norm_squared + self.trace / samples
         sampling = (1.0 + s2) * self.trace * (1.0 / size - 1.0 / samples)
@@ -198,10 +198,13 @@ def measure_noise(
     if method not in ("auto", "exact", "two-batch"):
         raise ValueError(f"method must be 'auto', 'exact' or 'two-batch', got {method!r}")
     samples = count_samples(inputs, targets)
-    budget, limit = _integer("memory_budget", memory_budget), _integer("spectrum_samples", spectrum_samples, 2)
+    budget, limit = (
+        check_integer("memory_budget", memory_budget, least=1),
+        check_integer("spectrum_samples", spectrum_samples, least=2),
+    )
     if batch_size is None:
         batch_size = samples // min(32, max(4, samples // 8), samples)
-    size = _integer("batch_size", batch_size)
+    size = check_integer("batch_size", batch_size, least=1)
     objective = Objective(model, loss_fn)
     units = {name: _unit_vector(name, d, objective.parameters) for name, d in (directions or {}).items()}
     if "gradient" in units:
@@ -286,7 +289,7 @@ def _plan_exact(
     if reason := why_no_sample_gradients(objective, inputs, targets, seed):
         return 1, reason
     if chunk_size is not None:
-        return _integer("chunk_size", chunk_size), None
+        return check_integer("chunk_size", chunk_size, least=1), None
     least += 2 * activation_bytes(objective, inputs, targets)
     return (budget // least, None) if least <= budget else (1, too_large.format(least, budget))
 
@@ -319,13 +322,3 @@ def _check_finite(names: list[str], gradient: list[Tensor]) -> None:
     bad = [name for name, g in zip(names, gradient, strict=True) if not bool(torch.isfinite(g).all())]
     if bad:
         raise ValueError(f"the gradient is not finite (NaN or infinite) in {', '.join(bad)}: check weights and data")
-
-
-def _integer(name: str, value: Any, lower: int = 1) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, at least {lower}, got {value!r}") from None
-    if isinstance(value, bool) or number < lower:
-        raise ValueError(f"{name} must be an integer, at least {lower}, got {value!r}")
-    return number

@@ -12,11 +12,11 @@ temperature on a quadratic loss, of which this is the limit of small rates, is i
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, Literal
 
+from heatbath.draws import check_integer
 from heatbath.laws import Constant, Law, parse_law
 
 Knob = Literal["lr", "batch_size", "momentum"]
@@ -64,9 +64,9 @@ class Thermostat:
         coupling: str = "gradient",
         dataset_size: int | None = None,
     ) -> None:
-        size = _integer("batch_size", batch_size, 1)
+        size = check_integer("batch_size", batch_size, least=1)
         if dataset_size is not None:
-            dataset_size = _integer("dataset_size", dataset_size, 1)
+            dataset_size = check_integer("dataset_size", dataset_size, least=1)
             if size > dataset_size:
                 raise ValueError(f"batch_size must be at most dataset_size={dataset_size}, got {size}")
         if coupling not in _COUPLINGS:
@@ -270,13 +270,3 @@ def _number(name: str, value: Any, allowed: str, holds: Any) -> float:
     if not math.isfinite(number) or not holds(number):
         raise ValueError(f"{name} must be a finite number with {allowed}, got {value!r}")
     return number + 0.0  # -0.0 becomes 0.0, so that equal thermostats print alike
-
-
-def _integer(name: str, value: Any, lower: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, at least {lower}, got {value!r}") from None
-    if isinstance(value, bool) or number < lower:
-        raise ValueError(f"{name} must be an integer, at least {lower}, got {value!r}")
-    return number
