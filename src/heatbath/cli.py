@@ -29,11 +29,12 @@ app = typer.Typer(
     help="SGD with a random learning rate, and the temperature of a training run.",
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help, which no narrow terminal cuts
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 # What a missing module is installed with.
-_EXTRAS = {"scipy": "theory", "matplotlib": "paper", "mlxtend": "paper"}
+_EXTRAS = {"scipy": "paper", "matplotlib": "paper", "mlxtend": "paper"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,9 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave a reader who has gone to `main`; Rich would exit with an error."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Return the console to print on; never narrower than a table needs, as a terminal wraps better than we cut."""
-    measured = Console(highlight=False, soft_wrap=True)
+    measured = _Console(highlight=False, soft_wrap=True)
     measured.width = max(measured.width, 100) if measured.is_terminal else 240
     return measured
 
@@ -103,11 +110,14 @@ def thermostat(
 ) -> None:
     """Print the temperature that the knobs set, and other knobs of equal temperature."""
     own = Thermostat(lr, batch_size, momentum, nesterov, law, coupling, dataset_size)
+    solve = solve and solve.replace("-", "_")
     asked = {"batch_size": at_batch_size, "momentum": at_momentum, "lr": at_lr, "solve": solve}
     rows = [("given", own), *_alternatives(own, {name: value for name, value in asked.items() if value is not None})]
     regime = _small_rate_regime(own, curvature)
+    answer = next((_small_rate_regime(row, curvature) for label, row in rows if label == "asked"), None)
     if as_json:
-        print(json.dumps(_thermostat_report(rows, regime, diffusion), indent=2))
+        report = _thermostat_report(rows, regime, diffusion)
+        print(json.dumps({**report, "asked_warning": answer.warning if answer else None}, indent=2))
         return
     temperature = own.temperature(diffusion)
     form = f"{'Nesterov' if own.nesterov else 'heavy ball'}, coupling {own.coupling}" if own.momentum else "no momentum"
@@ -131,6 +141,8 @@ def thermostat(
     out.print(f"\n{regime.note}")
     if regime.warning:
         out.print(f"[bold yellow]Warning:[/] {regime.warning}")
+    if answer is not None and answer.warning:
+        out.print(f"[bold yellow]Warning:[/] the asked setting is {answer.warning}")
 
 
 @app.command()
@@ -149,10 +161,10 @@ def simulate(
     out: Annotated[Path, typer.Option(help="The folder for the pictures.")] = Path("out"),
 ) -> None:
     """Follow SGD on a landscape: its density in phase space, its trajectories and Boltzmann's weight, in pictures."""
-    from heatbath import simulation
-
     _check_folder(out)
     knobs = Thermostat(lr, batch_size, momentum, nesterov, law, coupling)
+    from heatbath import plots, simulation  # noqa: F401 - a missing extra is told before the work, not after it
+
     landscape = simulation.DEFAULT_LANDSCAPE if landscape == "double-well" else landscape
     with _progress() as report:
         found = simulation.simulate(
@@ -206,14 +218,21 @@ def measure(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
 ) -> None:
     """Train a network and measure its gradient noise, its temperature and whether it is at equilibrium."""
-    from heatbath import measurement
-
     _check_folder(out)
-    if device == "auto":
-        import torch
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     knobs = Thermostat(lr, batch_size, momentum, nesterov, law, coupling)
+    if batch_size < 2:
+        raise ValueError(f"--batch-size must be at least 2 to measure noise, got {batch_size}")
+    if samples < 4:
+        raise ValueError(f"--samples must be at least 4 to measure noise, got {samples}")
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"--device must be auto, cpu or cuda, got {device!r}")
+    import torch
+
+    from heatbath import measurement, plots  # noqa: F401 - a missing extra is told before the training, not after it
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch sees no GPU here; use --device cpu")
+    device = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
     with _progress() as report:
         found = measurement.measure_training(
             knobs,
@@ -246,9 +265,10 @@ def measure(
         )
     last = found.history[-1] if found.history else {}
     screen = console()
-    screen.print(f"{model} on {dataset}, {samples} samples, {found.settings['device']}")
+    screen.print(f"{model} on {dataset}, noise of {found.settings['samples']} samples, {found.settings['device']}")
     screen.print(table)
-    screen.print("\nThe dropped term is the share of s2 g g^T, which the paper leaves out, in the noise of a step.")
+    screen.print("\nalong g / mean: the noise along the gradient over that along an average direction, 1 if isotropic.")
+    screen.print("dropped term: the share of s2 g g^T, which the paper leaves out, in the noise of a step.")
     if last.get("temperature") is not None:
         screen.print(
             f"At the end: temperature {last['temperature']:.3g} from the noise, {last['kinetic_temperature']:.3g} from "
@@ -263,6 +283,8 @@ def data(
     data_dir: Annotated[Path | None, typer.Option(help="Where to look first.")] = None,
 ) -> None:
     """Say which data sets are found where, verified, and how to get what is missing."""
+    if data_dir is not None and not data_dir.is_dir():
+        raise ValueError(f"--data-dir {data_dir} is not a folder")
     from heatbath.datasets import find_datasets
 
     for status in find_datasets(data_dir):
@@ -281,8 +303,11 @@ def _progress() -> Iterator[Callable[[float, str], None]]:
 
 
 def _check_folder(out: Path) -> None:
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; name a folder")
+    there = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ValueError(f"--out {out}: {there} is a file; name a folder")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"--out {out}: {there} cannot be written to")
 
 
 def _interval(reading: dict[str, Any]) -> str:
@@ -377,6 +402,8 @@ def _explain(error: Exception) -> str | None:
         return f"{text}; see '{command} --help'"
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         return f"this needs {error.name}: pip install 'heatbath[{_EXTRAS[error.name]}]'"
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}; ask for less"
     if isinstance(error, ValueError | TypeError | OSError):
         return " ".join(str(error).split())
     return None

@@ -94,6 +94,11 @@ def compare_parts(squares: float, whole: float, count: float, scale: float) -> t
     return (small - whole) / (count - 1), (count * whole - small) / (count - 1)
 
 
+def batch_length(inputs: Any) -> int:
+    """The number of samples in a tensor or in containers of them, the batch first."""
+    return next((len(leaf) for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.dim()), 0)
+
+
 def compare_halves(
     model: nn.Module,
     groups: list[list[Tensor]],
@@ -110,7 +115,7 @@ def compare_halves(
         ValueError: a batch of one, or a loss that is not a mean over the batch.
     """
     model = _innermost(model)
-    size = next((len(leaf) for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.dim()), 0)
+    size = batch_length(inputs)
     half = size // 2
     if half == 0:
         raise ValueError(f"a batch of {size} has no two halves to compare: the noise needs at least 2 samples a step")

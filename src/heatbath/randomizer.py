@@ -46,9 +46,16 @@ def randomize(
         raise ValueError(f"coupling must be one of {', '.join(map(repr, COUPLINGS))}, got {coupling!r}")
     if getattr(optimizer, "_randomizer", None) is not None:
         raise ValueError("this optimizer is randomized already; call remove() on the handle first")
-    if coupling == "update" and getattr(optimizer, "_puts_base_lr_back", False):
+    if getattr(optimizer, "_puts_base_lr_back", False):
         raise ValueError("this optimizer has a RandomLR already; use RandomLR or randomize, not both")
+    refuse_random_sgd(optimizer)
     return Randomizer(optimizer, parse_law(law), coupling, check_integer("seed", seed))
+
+
+def refuse_random_sgd(optimizer: Optimizer) -> None:
+    """Raise if the optimizer draws multipliers of its own."""
+    if any(parse_law(group.get("law", "constant")).variance > 0 for group in optimizer.param_groups):
+        raise ValueError("this optimizer is a RandomSGD and draws already; give it law=Constant(), or leave it be")
 
 
 class Randomizer:

@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer
 
 from heatbath.draws import Multipliers, check_integer
 from heatbath.laws import Law, Uniform, parse_law
+from heatbath.randomizer import refuse_random_sgd
 
 _LEAST = 2.0**-100  # what is written for a multiplier of 0, so that a chained scheduler's factor is not lost in it
 
@@ -60,6 +61,8 @@ class RandomLR(LRScheduler):
         self.law = parse_law(law)
         self.seed = check_integer("seed", seed)
         self._multipliers = Multipliers(self.law, self.seed)
+        if isinstance(optimizer, Optimizer):
+            refuse_random_sgd(optimizer)
         if getattr(optimizer, "_randomizer", None) is not None:
             raise ValueError("the optimizer is randomized already; use RandomLR or randomize, not both")
         super().__init__(optimizer, last_epoch)

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from heatbath.draws import check_integer
 from heatbath.theory.discrete import DiscreteSGD, sgd_process, simulate_sgd
 from heatbath.theory.fokker_planck import FokkerPlanck
 from heatbath.theory.landscapes import Array, Landscape, parse_landscape
@@ -102,6 +103,7 @@ def simulate(
     """
     report = progress or (lambda _fraction, _message: None)
     landscape = parse_landscape(landscape)
+    seed = check_integer("seed", seed)
     for name, value, least in (("steps", steps, 1), ("frames", frames, 2), ("trajectories", trajectories, 6)):
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
@@ -112,6 +114,8 @@ def simulate(
     equation = LangevinEquation(knobs.lr, knobs.momentum, per_batch * knobs.law_factor)
     sgd = DiscreteSGD(knobs.lr, knobs.momentum, per_batch, 1.0, knobs.law, knobs.coupling, knobs.nesterov)
     sgd_process(sgd, landscape)  # an unstable rate is the first thing to be told, before any mesh that it makes absurd
+    if not math.isfinite(equation.temperature):
+        raise ValueError(f"the temperature is {equation.temperature}: lower the rate or the diffusion")
     width, speed = math.sqrt(equation.temperature / landscape.stiffness), math.sqrt(equation.theta)
     start = float(landscape.minima[0]) - 1.5 * width if start is None else float(start)
     grid = _mesh(equation, landscape, start, width, cells)

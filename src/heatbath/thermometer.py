@@ -45,7 +45,7 @@ from heatbath.dynamics import (
     read_knobs,
     squared_gradient,
 )
-from heatbath.gradient_pairs import GradientParts, LossFunction, compare_halves, compare_parts
+from heatbath.gradient_pairs import GradientParts, LossFunction, batch_length, compare_halves, compare_parts
 from heatbath.laws import Law, parse_law
 from heatbath.readings import Reading
 
@@ -205,6 +205,9 @@ class Thermometer:
         elif self._source != "parts" and self._world_size == 1 and self._halves is None:
             groups = [self._parameters(i) for i in self._groups]
             is_first = self._trace.count == 0
+            if not is_first and batch_length(inputs) < 2:
+                warnings.warn("a reading fell on a batch of one, which has no two halves", RuntimeWarning, stacklevel=2)
+                return
             with self._parts.paused() if self._parts is not None else nullcontext():
                 self._halves = compare_halves(self._model, groups, loss_fn, inputs, targets, checks_loss=is_first)
 

@@ -219,6 +219,18 @@ def test_the_histogram_of_sgd_is_the_density():
     assert sigmas_apart(diffusion) > 15.0
 
 
+def test_a_hot_mesh_that_reaches_far_keeps_its_equilibrium():
+    """Cells 9 thermal widths out hold 1e-19 of the mass: nothing to see, but not nothing."""
+    equation = LangevinEquation(0.005, 0.95, 24.0, 1.0)
+    landscape = DoubleWell(0.2, 2.0)
+    grid = suggest_phase_space(equation, landscape, (96, 128), energy=45.0)
+    solver = FokkerPlanck(equation, landscape, grid)
+    assert solver.equilibrium.min() > 0.0
+    assert np.isfinite(solver.largest_step)
+    density = solver.evolve(solver.equilibrium, 20 * solver.largest_step)
+    assert np.abs(density - solver.equilibrium).sum() * grid.cell_area < 1e-12
+
+
 def test_a_coarse_grid_is_refused():
     grid = suggest_phase_space(EQUATION, WELLS, (12, 64))
     with pytest.raises(ValueError, match=r"too coarse in x: 0\.74 cells per thermal width, at least 2 .* use 33 cells"):

@@ -78,7 +78,7 @@ class FokkerPlanck:
         kinetic = grid.v_edges**2 / (2.0 * theta)
 
         in_x = np.exp(-potential_inside) @ _WEIGHTS / 2.0
-        in_v = np.diff(erf(grid.v_edges / math.sqrt(2.0 * theta))) * math.sqrt(0.5 * math.pi * theta) / grid.dv
+        in_v = _normal_mass(grid.v_edges / math.sqrt(2.0 * theta)) * math.sqrt(0.5 * math.pi * theta) / grid.dv
         self._level = float(min(potential[0], potential[-1], kinetic[0], kinetic[-1]))
         self._check_mesh(np.diff(potential), in_x)
         norm = in_x.sum() * in_v.sum() * grid.cell_area
@@ -247,3 +247,11 @@ class FokkerPlanck:
                 "suggest_phase_space does when asked for more energy"
             )
         return density
+
+
+def _normal_mass(edges: Array) -> Array:
+    """``erf`` between neighbouring edges, exact to rounding also far out, where differences of ``erf`` are zero."""
+    low, high = edges[:-1], edges[1:]
+    far = np.minimum(np.abs(low), np.abs(high))
+    tail = np.abs(erfc(np.abs(low)) - erfc(np.abs(high)))
+    return np.asarray(np.where((far > 1.0) & (low * high > 0.0), tail, erf(high) - erf(low)))
