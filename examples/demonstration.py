@@ -20,6 +20,7 @@ from rich.table import Table
 from torch import nn
 
 import heatbath as hb
+from heatbath.datasets import load_dataset
 from heatbath.models import build_model
 
 CONSOLE = Console()
@@ -139,7 +140,7 @@ def show_perceptron() -> None:
     CONSOLE.print(table)
     CONSOLE.print(
         "± is the standard error over seeds; one image is 0.001. On a task this small and with so few seeds the "
-        "protocols are not told apart. Accuracy at the best epoch is optimistic, and a cyclic run may end at a hot moment.",
+        "protocols are not told apart. Accuracy at the best epoch is optimistic, and a cyclic run may end hot.",
         style="dim",
     )
 

@@ -114,7 +114,7 @@ def test_errors_are_one_line(capsys, arguments, words):
     [
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(28, "No space left on device"), 2, "No space left"),
-        (ModuleNotFoundError("No module named 'scipy'", name="scipy"), 2, "pip install 'heatbath[theory]'"),
+        (ModuleNotFoundError("No module named 'scipy'", name="scipy"), 2, "pip install 'heatbath[paper]'"),
     ],
 )
 def test_what_a_command_raises(capsys, monkeypatch, error, status, words):
