@@ -26,6 +26,11 @@ def test_links_lead_somewhere(page):
         assert ((ROOT / page).parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/design.md", "docs/errata.md"])
+def test_nothing_is_left_to_fill_in(page):
+    assert re.findall(r"TODO|FIXME|XXX|\b[A-Z]+_(?:ON_)?(?:CPU|GPU|VGG|CNN)\b", (ROOT / page).read_text()) == []
+
+
 def test_the_thermostat_of_the_readme():
     t = hb.Thermostat(lr=5e-4, batch_size=256, momentum=0.9, nesterov=True, law=hb.Uniform(1.0))
     assert t.at(batch_size=1024).lr == pytest.approx(0.002)
