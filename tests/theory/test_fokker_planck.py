@@ -1,5 +1,4 @@
 import math
-import time
 
 import numpy as np
 import pytest
@@ -124,12 +123,11 @@ def test_equilibrium_does_not_drift():
     assert distance(solver, solver.evolve(solver.equilibrium, 1.0 / FREQUENCY), solver.equilibrium) < 1e-13
 
 
-def test_equilibrium_in_seconds_at_128_by_128():
+def test_equilibrium_from_one_well_at_128_by_128():
+    """About 3 s on two idle cores."""
     solver = solver_on(WELLS, 128)
-    began = time.perf_counter()
     density, _ = solver.relax(in_left_well(solver), tolerance=0.01)
     assert distance(solver, density, solver.equilibrium) <= 0.01
-    assert time.perf_counter() - began < 60.0  # 3 s on two idle cores; the bound leaves room for a busy machine
 
 
 def test_long_and_implicit_evolution_are_one_evolution():
