@@ -6,7 +6,7 @@ Images stay unsigned bytes on the device that trains on them and are normalised 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor
 from heatbath import data_catalogue
 from heatbath.data_files import DataError
 from heatbath.downloads import Progress
-from heatbath.draws import uniform
+from heatbath.draws import orbits, random_bits, uniform
 from heatbath.pretrained import find_vgg16_features, missing_vgg16_features, read_vgg16_features
 
 DATASETS = ("mnist5k", "mnist", "cifar10")
@@ -219,6 +219,23 @@ def find_datasets(data_dir: str | os.PathLike[str] | None = None) -> list[DataSt
 def permutation(count: int, seed: int, stream: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return a shuffle of ``range(count)``, a pure function of the seed and stream on every machine."""
     return np.argsort(uniform(seed, stream, np.arange(count)), kind="stable")
+
+
+def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the order in which a run of this seed goes through ``count`` images in one epoch, counted from 0."""
+    return permutation(count, seed, _order_stream(epoch))
+
+
+def epoch_orders(count: int, seeds: Sequence[int], epoch: int, device: torch.device | str = "cpu") -> Tensor:
+    """Return `epoch_order` of several seeds as rows, computed on the device."""
+    key, gamma = (torch.from_numpy(part).to(device)[:, None] for part in orbits(seeds, _order_stream(epoch)))
+    bits: Tensor = random_bits(key, gamma, torch.arange(count, device=device))
+    return bits.argsort(dim=1, stable=True)
+
+
+def _order_stream(epoch: int) -> int:
+    """The stream of a run's seed that shuffles an epoch; stream 0 is the multipliers'."""
+    return 1000 * epoch + 1
 
 
 def _verify(name: str, location: Path, read: Callable[[], object]) -> DataStatus:

@@ -9,6 +9,7 @@ is 64-bit integer arithmetic that wraps, which NumPy and torch do alike on every
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,25 @@ class Multipliers:
         return Multipliers, (self.law, self.seed, self.stream)
 
 
+def orbits(seeds: Sequence[int], stream: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the start and the increment of one stream of several seeds, as int64, for `random_bits`."""
+    stream = check_integer("stream", stream)
+    pairs = [_orbit(check_integer("seed", seed), stream) for seed in seeds]
+    key, gamma = (np.array([_signed(pair[i]) for pair in pairs], dtype=np.int64) for i in range(2))
+    return key, gamma
+
+
+def random_bits(key: Any, gamma: Any, step: Any) -> Any:
+    """Return 52 random bits for each step as int64: those that `uniform` turns into a number.
+
+    NumPy arrays or tensors of int64, of shapes that broadcast, so that many sequences are had at once.
+    """
+    z = step * gamma + key
+    z = (z ^ _shift_right(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift_right(z, 27)) * _signed(0x94D049BB133111EB)
+    return _shift_right(z ^ _shift_right(z, 31), 12)
+
+
 def check_integer(name: str, value: Any, limit: int = _WORD, least: int = 0) -> int:
     """Return ``value`` as an int if it is an integer with ``least <= value < limit``, else raise."""
     allowed = f"{name} must be an integer with {least} <= {name} < 2**{limit.bit_length() - 1}"
@@ -100,12 +120,8 @@ def check_integer(name: str, value: Any, limit: int = _WORD, least: int = 0) -> 
 
 
 def _random_bits(seed: int, stream: int, step: Any) -> Any:
-    """52 random bits for each step, as int64 of the array or tensor ``step``."""
     key, gamma = _orbit(check_integer("seed", seed), check_integer("stream", stream))
-    z = step * _signed(gamma) + _signed(key)
-    z = (z ^ _shift_right(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shift_right(z, 27)) * _signed(0x94D049BB133111EB)
-    return _shift_right(z ^ _shift_right(z, 31), 12)
+    return random_bits(_signed(key), _signed(gamma), step)
 
 
 def _shift_right(z: Any, bits: int) -> Any:

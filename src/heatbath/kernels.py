@@ -14,12 +14,15 @@ with Nesterov. It does our step when driven with
   float16, which has no range to spare.
 
 `capturable_sgd` takes it as a tensor that a CUDA graph or a compiled step may change under the hood.
+
+`linear_sgd` is the same step for many networks at once, each with its own knobs: whatever the coupling and Nesterov,
+it reads ``v <- mu v + a g``, ``x <- x - b g - c v`` with the three numbers of `linear_coefficients`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +30,6 @@ from torch import Tensor
 from torch.optim import sgd as torch_sgd
 
 sgd: Any = torch_sgd.sgd  # it takes tensors as rates too, its annotations do not say so
-COUPLINGS = ("gradient", "update")
 _LOW, _HIGH = 2.0**-6, 2.0**6  # how far alpha may lie from the buffer's unit, and the square of the next from 1
 
 
@@ -166,6 +168,57 @@ def capturable_sgd(
         torch._foreach_sub_(params, torch._foreach_mul(grads, lr))
     else:
         torch._foreach_add_(params, grads, alpha=-lr)
+
+
+def linear_coefficients(rate: Any, lr: float, momentum: float, nesterov: bool, coupling: str) -> tuple[Any, Any, Any]:
+    """Return ``a, b, c`` of ``v <- mu v + a g``, ``x <- x - b g - c v`` for one multiplier or an array."""
+    into_velocity = rate if coupling == "gradient" else rate * 0.0 + 1.0
+    moved = lr * (rate if coupling == "update" else rate * 0.0 + 1.0)
+    if nesterov:
+        return into_velocity, moved * into_velocity, moved * momentum
+    return into_velocity, moved * 0.0, moved
+
+
+def linear_sgd(
+    params: list[Tensor],
+    grads: list[Tensor],
+    velocities: list[Tensor],
+    coefficients: Sequence[Any],
+    momentum: Any,
+    weight_decay: Any,
+    gains: Sequence[float],
+) -> None:
+    """Take one step in place on parameters that hold one network in each row.
+
+    Args:
+        params: of shape (networks, ...).
+        grads: their gradients, in any floating-point format; they may be overwritten.
+        velocities: starting from zero.
+        coefficients: those of `linear_coefficients`; numbers, or tensors of shape (networks,), as are the next two.
+        momentum: ``mu``.
+        weight_decay: what times the parameters is added to the gradients.
+        gains: a factor for the gradients of each parameter.
+    """
+    numbers = (*coefficients, momentum, weight_decay)
+    if not isinstance(momentum, Tensor):  # one network on a CPU: a few passes through the cache, each of one call
+        a, b, c, mu, decay = numbers
+        for grad, gain in zip(grads, gains, strict=True):
+            if gain != 1.0:
+                grad.mul_(gain)
+        if decay != 0:
+            torch._foreach_add_(grads, params, alpha=decay)
+        torch._foreach_mul_(velocities, mu)
+        torch._foreach_add_(velocities, grads, alpha=a)
+        if b != 0:
+            torch._foreach_add_(params, grads, alpha=-b)
+        torch._foreach_add_(params, velocities, alpha=-c)
+        return
+    for param, raw, velocity, gain in zip(params, grads, velocities, gains, strict=True):
+        a, b, c, mu, decay = (number.view(-1, *[1] * (param.ndim - 1)) for number in numbers)
+        grad = raw.to(param.dtype) * gain + decay * param
+        new = mu * velocity + a * grad
+        param.sub_(b * grad + c * new)
+        velocity.copy_(new)
 
 
 def _start_at_rest(buffers: list[Any], grads: list[Tensor]) -> float:

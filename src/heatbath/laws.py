@@ -12,10 +12,12 @@ import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 
+Coupling = Literal["gradient", "update"]
+COUPLINGS: Final[tuple[Coupling, ...]] = ("gradient", "update")  # what the multiplier acts on
 Numbers = Any  # a float, a NumPy array or a torch tensor; what goes in comes out
 
 

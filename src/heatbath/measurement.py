@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from heatbath.datasets import Dataset, load_dataset, permutation
+from heatbath.datasets import Dataset, epoch_order, load_dataset, permutation
 from heatbath.models import build_model
 from heatbath.noise import GradientNoise, measure_noise
 from heatbath.optimizer import RandomSGD
@@ -25,8 +25,7 @@ from heatbath.thermostat import Thermostat
 Progress: TypeAlias = Callable[[float, str], None]
 """Called with the fraction done, from 0 to 1, and what is being done."""
 
-_ORDER = 1  # the stream of the seed that shuffles the data of an epoch; 0 is the multipliers'
-_SUBSET = 2  # the one that chooses the samples at which the noise is measured
+_SUBSET = 2  # the stream of the seed that chooses the samples at which the noise is measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +186,7 @@ def _number(value: float) -> float | None:
 
 def _batches(data: Dataset, size: int, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Shuffled mini-batches of one epoch, all of one size: what is left over sits out."""
-    order = torch.from_numpy(permutation(len(data.train_images), seed, 1000 * epoch + _ORDER)).to(data.device)
+    order = torch.from_numpy(epoch_order(len(data.train_images), seed, epoch)).to(data.device)
     for rows in order[: len(order) // size * size].split(size):
         yield data.normalize(data.train_images[rows]), data.train_labels[rows]
 

@@ -22,8 +22,8 @@ from torch.optim.optimizer import (
 )
 
 from heatbath.draws import Multipliers, check_integer, uniform
-from heatbath.kernels import COUPLINGS, capturable_sgd, random_sgd
-from heatbath.laws import Constant, Law, Uniform, parse_law
+from heatbath.kernels import capturable_sgd, random_sgd
+from heatbath.laws import COUPLINGS, Constant, Law, Uniform, parse_law
 
 __all__ = ["RandomSGD"]
 

@@ -12,8 +12,7 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer
 
 from heatbath.draws import Multipliers, check_integer
-from heatbath.kernels import COUPLINGS
-from heatbath.laws import Law, Uniform, parse_law
+from heatbath.laws import COUPLINGS, Law, Uniform, parse_law
 
 
 def randomize(

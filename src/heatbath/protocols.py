@@ -1,0 +1,80 @@
+"""Learning-rate protocols: what the rate of a run does from step to step.
+
+``constant`` keeps ``l``; ``random`` multiplies it (or the gradient) by a draw of a law at each mini-batch; ``cyclic:P``
+is the paper's ``l [1 + cos(pi tau / P)]`` with ``tau`` the completed epochs. All have the mean rate ``l``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heatbath.draws import draw
+from heatbath.laws import Law
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One protocol; `parse_protocol` reads what ``str`` prints.
+
+    Attributes:
+        kind: ``"constant"``, ``"random"`` or ``"cyclic"``.
+        period: the paper's ``P`` in epochs, for a cyclic protocol; its true period is twice that.
+    """
+
+    kind: str = "constant"
+    period: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("constant", "random", "cyclic"):
+            raise ValueError(f"unknown protocol {self.kind!r}: choose constant, random or cyclic:P")
+        if (self.period is None) == (self.kind == "cyclic"):
+            raise ValueError(f"protocol {self.kind}: {'cyclic needs' if self.kind == 'cyclic' else 'has no'} a period")
+        if self.period is not None:
+            if isinstance(self.period, bool) or not isinstance(self.period, int | float):
+                raise TypeError(f"the period of a cyclic protocol must be a number of epochs, got {self.period!r}")
+            if not 0 < self.period < math.inf:
+                raise ValueError(f"protocol cyclic:{self.period:g}: the period must be a positive number of epochs")
+            object.__setattr__(self, "period", float(self.period))
+
+    def __str__(self) -> str:
+        return self.kind if self.period is None else f"{self.kind}:{self.period:g}"
+
+    def multipliers(self, law: Law, seed: int, epoch: int, steps: int) -> Array:
+        """Return the multipliers of the ``steps`` mini-batches of one epoch, counted from 0: their mean rate is 1.
+
+        With ``random`` they are those of `heatbath.draw`, so that `RandomSGD` of the same seed takes the same.
+        """
+        if self.kind == "random":
+            return draw(law, seed, epoch * steps, steps)
+        if self.period is None:
+            return np.ones(steps)
+        return np.full(steps, 1.0 + math.cos(math.pi * epoch / self.period))
+
+
+def parse_protocol(text: str | Protocol) -> Protocol:
+    """Return the protocol that ``text`` names: ``constant``, ``random`` or ``cyclic:P``.
+
+    Raises:
+        ValueError: the name is unknown, or a cyclic protocol's period is missing or not positive.
+        TypeError: ``text`` is neither a string nor a protocol.
+    """
+    if isinstance(text, Protocol):
+        return text
+    if not isinstance(text, str):
+        raise TypeError(f"protocol must be a Protocol or a string such as 'cyclic:30', got {text!r}")
+    kind, colon, period = text.strip().lower().partition(":")
+    if not colon:
+        if kind == "cyclic":
+            raise ValueError("protocol cyclic needs a period in epochs, for instance cyclic:30")
+        return Protocol(kind)
+    try:
+        number = float(period)
+    except ValueError:
+        raise ValueError(f"protocol {text!r}: {period!r} is not a number of epochs") from None
+    return Protocol(kind, number)

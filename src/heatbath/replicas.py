@@ -1,0 +1,239 @@
+"""Replicas that are computed in one call: their parameters, one step of them, and their evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from heatbath.configs import RunConfig
+from heatbath.datasets import Dataset, epoch_orders
+from heatbath.draws import orbits
+from heatbath.kernels import linear_coefficients, linear_sgd
+from heatbath.laws import parse_law
+from heatbath.models import MODELS
+from heatbath.protocols import parse_protocol
+from heatbath.records import Epoch
+from heatbath.stacked_networks import Dropout, StackedNetwork
+
+ReplicaState = dict[str, Tensor]
+"""Weights and velocities of one replica on the CPU, and ``epoch``: with the config, all that a resume needs."""
+
+_DROPOUT = 3  # the stream of a run's seed; 0 is for multipliers, 1 + 1000 k for the order of epoch k
+_KINDS = ("loss", "accuracy")
+
+
+@dataclass(frozen=True)
+class Split:
+    """The images and labels of one part of a data set, as a network reads them fastest.
+
+    Attributes:
+        images: uint8; of shape (N, channels, height, width), the last in memory being the channels unless ``flat``.
+        labels: int64.
+        dataset: whose mean and standard deviation normalise the images.
+    """
+
+    images: Tensor
+    labels: Tensor
+    dataset: Dataset
+
+    @classmethod
+    def of(cls, dataset: Dataset, name: str, flat: bool) -> Split:
+        """Return the ``"train"``, ``"test"`` or ``"validation"`` part."""
+        images = getattr(dataset, f"{name}_images")
+        if not flat:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return cls(images, getattr(dataset, f"{name}_labels"), dataset)
+
+    @staticmethod
+    def names(dataset: Dataset) -> list[str]:
+        """Return which parts there are."""
+        return ["train", "test", *(["validation"] if dataset.validation_images is not None else [])]
+
+
+class ReplicaGroup:
+    """Replicas of shape (replicas, ...): any number of them on a GPU if the network stacks, else one.
+
+    Args:
+        configs: the runs.
+        network: how they are computed.
+        splits: the data by name, on the device to train on.
+        precision: of the products; the weights are of single precision, but for ``"fp64"``, which is for checks.
+        compiled: whether to compile the step.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[RunConfig],
+        network: StackedNetwork,
+        splits: Mapping[str, Split],
+        precision: str,
+        compiled: bool,
+    ) -> None:
+        self.configs, self._network, self._splits = tuple(configs), network, splits
+        self._data = splits["train"]
+        self._device = device = self._data.images.device
+        self._dtype = {"bf16": torch.bfloat16, "fp64": torch.float64}.get(precision, torch.float32)
+        kept = torch.promote_types(self._dtype, torch.float32)
+        self._steps, self._batch_size = configs[0].steps_per_epoch, configs[0].batch_size
+        with torch.device("meta"):
+            shapes = [tensor.shape for tensor in network.pack(MODELS[configs[0].model]())]
+        self._params = [_zeros(len(configs), shape, kept, device).requires_grad_() for shape in shapes]
+        self._velocities = [_zeros(len(configs), shape, kept, device) for shape in shapes]
+        self._loss = _compile(_loss) if compiled else _loss
+        self._update: Callable[..., None] = _compile(linear_sgd) if compiled else linear_sgd
+        self._sums = _compile(_sums) if compiled else _sums
+        self._seeds = [config.seed for config in configs]
+        key, gamma = orbits(self._seeds, _DROPOUT)
+        self._dropout = torch.from_numpy(key).to(device)[:, None], torch.from_numpy(gamma).to(device)[:, None]
+        # What a step reads, by its number: filled anew for each epoch, in place, as a captured graph knows the place.
+        self._rows = torch.zeros((len(configs), self._steps, self._batch_size), dtype=torch.int64, device=device)
+        self._coefficients = torch.zeros((self._steps, 3, len(configs)), device=device)
+        self._taken = torch.zeros(1, dtype=torch.int64, device=device)
+        count = len(self._data.labels)
+        self._sizes = [min(self._batch_size, count - start) for start in range(0, count, self._batch_size)]
+        self._sample_weights = _sample_weights(self._sizes, self._batch_size).to(device)
+        self._rates: list[float] = []
+        self._numbers: list[list[float]] = []
+        self._foreseen: tuple[int, np.ndarray[Any, Any], list[float]] | None = None
+        self._momentum, self._decay = (
+            torch.tensor([getattr(config, name) for config in configs], device=device)
+            for name in ("momentum", "weight_decay")
+        )
+
+    def prepare(self, epoch: int) -> None:
+        """Lay out the order of the images and the coefficients of the updates for one epoch, counted from 0."""
+        count = len(self._data.labels)
+        self._rows.view(len(self.configs), -1)[:, :count] = epoch_orders(count, self._seeds, epoch, self._device)
+        if self._foreseen is None or self._foreseen[0] != epoch:
+            self.foresee(epoch)
+        assert self._foreseen is not None
+        _, table, self._rates = self._foreseen
+        self._numbers = table[:, :, 0].tolist()
+        self._coefficients.copy_(torch.from_numpy(table))
+        self._taken.fill_(epoch * self._steps)
+
+    def foresee(self, epoch: int) -> None:
+        """Compute the coefficients of an epoch ahead of `prepare`, while a GPU is still busy with the one before."""
+        tables, rates = [], []
+        for config in self.configs:
+            protocol = parse_protocol(config.protocol)
+            factors = protocol.multipliers(parse_law(config.law or "constant"), config.seed, epoch, self._steps)
+            rates.append(config.lr * float(factors.mean()))
+            # Constant and cyclic protocols act on the rate, as a scheduler does.
+            coupling = config.coupling if protocol.kind == "random" else "update"
+            knobs = (config.lr, config.momentum, config.nesterov, coupling)
+            tables.append(np.stack(linear_coefficients(factors, *knobs), axis=1))
+        self._foreseen = epoch, np.stack(tables, axis=2), rates
+
+    def step(self, at: int | Tensor) -> None:
+        """Take step ``at`` of the epoch: an int on a CPU; a tensor of shape (1,), for a graph to read, on a GPU."""
+        if isinstance(at, int):
+            weights = self._sample_weights[at][: self._sizes[at]]
+            rows = self._rows[:, at, : self._sizes[at]]
+            coefficients: Any = self._numbers[at]
+            knobs: tuple[Any, Any] = self.configs[0].momentum, self.configs[0].weight_decay
+        else:
+            rows = self._rows.index_select(1, at)[:, 0]
+            weights = self._sample_weights.index_select(0, at)[0]
+            coefficients = self._coefficients.index_select(0, at)[0].unbind()
+            knobs = self._momentum, self._decay
+        dropout = Dropout(*self._dropout, self._taken + at)
+        loss = self._loss(self._network, self._params, self._data, rows, weights, dropout, self._dtype)
+        grads = list(torch.autograd.grad(loss, self._params))
+        with torch.no_grad():
+            self._update(self._params, grads, self._velocities, coefficients, *knobs, self._network.gains)
+
+    @torch.no_grad()
+    def evaluate(self) -> Tensor:
+        """Return the sums of losses and hits over each split, of shape (splits, 2, replicas), without dropout."""
+        return torch.stack([self._evaluate(split) for split in self._splits.values()])
+
+    def read(self, sums: Tensor) -> list[Epoch]:
+        """Return what `evaluate` found, one `Epoch` for each replica."""
+        counts = torch.tensor([len(split.labels) for split in self._splits.values()], dtype=torch.float64)
+        means = (sums.cpu() / counts[:, None, None]).permute(2, 0, 1).tolist()
+        names = [f"{split}_{kind}" for split in self._splits for kind in _KINDS]
+        measured = [dict(zip(names, (number for pair in rows for number in pair), strict=True)) for rows in means]
+        return [Epoch(rate=rate, **values) for rate, values in zip(self._rates, measured, strict=True)]
+
+    def load(self, states: Sequence[ReplicaState]) -> None:
+        """Put the replicas into these states."""
+        for kind, tensors in (("weight", self._params), ("velocity", self._velocities)):
+            for name, tensor in zip(self._network.names, tensors, strict=True):
+                tensor.data.copy_(torch.stack([state[f"{kind}.{name}"] for state in states]))
+
+    def states(self) -> list[ReplicaState]:
+        """Return copies of their states, on the CPU, without the number of the epoch."""
+        stacks = {
+            f"{kind}.{name}": tensor.detach().to("cpu", copy=True)
+            for kind, tensors in (("weight", self._params), ("velocity", self._velocities))
+            for name, tensor in zip(self._network.names, tensors, strict=True)
+        }
+        return [{name: stack[i].clone() for name, stack in stacks.items()} for i in range(len(self.configs))]
+
+    def _evaluate(self, split: Split) -> Tensor:
+        if self._device.type == "cpu":
+            size = 500
+        else:
+            size = max(250, 2**20 // len(self.configs)) if self._network.stacks else 5000
+        parts = zip(split.images.split(size), split.labels.split(size), strict=True)
+        sums = [self._sums(self._network, self._params, split.dataset, *part, self._dtype) for part in parts]
+        return torch.stack(sums).sum(0)
+
+
+def _loss(
+    network: StackedNetwork,
+    params: list[Tensor],
+    data: Split,
+    rows: Tensor,
+    weights: Tensor,
+    dropout: Dropout,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The sum over the replicas of their mean losses on the images of ``rows``, of shape (replicas, batch)."""
+    images = data.dataset.normalize(data.images[rows], dtype)
+    logits = _at_least_single(network.logits(params, images, dropout))
+    losses = functional.cross_entropy(logits.flatten(0, 1), data.labels[rows].flatten(), reduction="none")
+    return (losses.view(rows.shape) * weights).sum()
+
+
+def _sums(
+    network: StackedNetwork, params: list[Tensor], dataset: Dataset, images: Tensor, labels: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The sums of losses and hits over some images, of shape (2, replicas)."""
+    logits = _at_least_single(network.logits(params, dataset.normalize(images, dtype), None))
+    targets = labels.expand(len(logits), -1)
+    losses = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+    hits = logits.argmax(2) == targets
+    return torch.stack([losses.double().sum(1), hits.double().sum(1)])
+
+
+def _at_least_single(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+@cache
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
+    return compiled
+
+
+def _zeros(count: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros of shape (count, *shape); those of a convolution have their channels last in memory."""
+    if len(shape) != 4:
+        return torch.zeros((count, *shape), dtype=dtype, device=device)
+    out, channels, height, width = shape
+    return torch.zeros((count, out, height, width, channels), dtype=dtype, device=device).permute(0, 1, 4, 2, 3)
+
+
+def _sample_weights(sizes: Sequence[int], batch_size: int) -> Tensor:
+    """One over the size of its batch for each sample, of shape (batches, batch size); 0 where the last has none."""
+    counts = torch.tensor(sizes)[:, None]
+    return torch.where(torch.arange(batch_size) < counts, 1.0 / counts, 0.0)

@@ -1,0 +1,152 @@
+r"""The paper's networks with one replica in each row of their parameters.
+
+The perceptron multiplies a whole stack in one batched product. The convolutional networks gain nothing from that (a
+convolution of one replica fills a GPU, a grouped one wastes it): a stack of them is replicas side by side, each with a
+leading dimension of one.
+
+VGG16 at 32 x 32 is folded: its pool repeats 512 numbers 49 times, so that the first classifier layer computes
+``W x = (\sum_j W_j) h``. The sum ``U`` of the 49 blocks gets 49 times the gradient of one block, and its weight decay:
+a layer of 512 inputs whose gradient has the gain 49 trains as the one of 25,088 does, with a quarter of the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from heatbath.draws import random_bits
+from heatbath.pretrained import VGG16_LAYOUT, feature_shapes
+
+_COPIES = 49  # of each feature, in VGG16's classifier
+
+
+class Dropout(NamedTuple):
+    """What decides the masks of one step.
+
+    Attributes:
+        key: of the replicas' streams, see `heatbath.draws.orbits`; shape (replicas, 1).
+        gamma: likewise.
+        step: how many steps the replicas have taken, of shape (1,).
+    """
+
+    key: Tensor
+    gamma: Tensor
+    step: Tensor
+
+
+Logits = Callable[[Sequence[Tensor], Tensor, Dropout | None], Tensor]
+
+
+@dataclass(frozen=True)
+class StackedNetwork:
+    """How a network is computed from parameters of shape (replicas, ...).
+
+    Attributes:
+        names: of the parameters, as in `heatbath.models`.
+        gains: by which the gradient of each is multiplied.
+        logits: from parameters, images of shape (replicas, N, ...) or (N, ...) that all replicas see, and dropout or
+            None, to (replicas, N, 10).
+        stacks: whether ``logits`` takes more than one replica at a time.
+    """
+
+    names: tuple[str, ...]
+    gains: tuple[float, ...]
+    logits: Logits
+    stacks: bool
+
+    def pack(self, model: nn.Module) -> list[Tensor]:
+        """Return what is trained of one network: its parameters, VGG16's first classifier layer folded."""
+        state = model.state_dict()
+        return [
+            state[name] if gain == 1.0 else state[name].unflatten(1, (-1, int(gain))).sum(2)
+            for name, gain in zip(self.names, self.gains, strict=True)
+        ]
+
+
+def drop_out(values: Tensor, dropout: Dropout, layer: int, layers: int) -> Tensor:
+    """Return ``values``, of shape (replicas, ...), with about half of them zero and the others doubled.
+
+    The masks are a pure function of the replicas' seeds, the step and the place, the same on every device.
+    """
+    count = values[0].numel()
+    position = torch.arange(count, device=values.device) + count * (layers * dropout.step + layer)
+    keep = random_bits(dropout.key, dropout.gamma, position) >= 2**51
+    return torch.where(keep.view(values.shape), values * 2.0, 0.0)
+
+
+def _perceptron(params: Sequence[Tensor], images: Tensor, dropout: Dropout | None) -> Tensor:
+    del dropout
+    weight, bias, out_weight, out_bias = (param.to(images.dtype) for param in params)
+    if images.ndim == 5:
+        hidden = torch.baddbmm(bias[:, None], images.flatten(2), weight.transpose(1, 2))
+    else:  # one product, as all replicas see the same images
+        hidden = functional.linear(images.flatten(1), weight.flatten(0, 1), bias.flatten())
+        hidden = hidden.view(len(images), *bias.shape).transpose(0, 1)
+    return torch.baddbmm(out_bias[:, None], hidden.relu(), out_weight.transpose(1, 2))
+
+
+def _convolutional(params: Sequence[Tensor], images: Tensor, dropout: Dropout | None) -> Tensor:
+    del dropout
+    tensors, values = _only(params, images)
+    for layer in range(5):
+        values = functional.conv2d(values, tensors[2 * layer], tensors[2 * layer + 1]).relu()
+        if layer in (1, 4):
+            values = functional.max_pool2d(values, 2)
+    return functional.linear(values.flatten(1), tensors[10], tensors[11])[None]
+
+
+def _vgg16(params: Sequence[Tensor], images: Tensor, dropout: Dropout | None) -> Tensor:
+    tensors, values = _only(params, images)
+    layers = iter(zip(tensors[::2], tensors[1::2], strict=True))
+    for width in VGG16_LAYOUT:
+        if isinstance(width, int):
+            weight, bias = next(layers)
+            values = functional.conv2d(values, weight, bias, padding=1).relu()
+        else:
+            values = functional.max_pool2d(values, 2)
+    values = values.flatten(1)
+    for layer in range(2):
+        values = functional.linear(values, *next(layers)).relu()
+        if dropout is not None:
+            values = drop_out(values[None], dropout, layer, 2)[0]
+    return functional.linear(values, *next(layers))[None]
+
+
+def _only(params: Sequence[Tensor], images: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The parameters of the only replica, in the arithmetic of its images, and those.
+
+    A GPU's convolutions in half precision want channels in eights: the images and the first weights get zeros.
+    """
+    images = images[0] if images.ndim == 5 else images
+    first, *others = (param[0].to(images.dtype) for param in params)
+    if images.is_cuda and images.dtype == torch.bfloat16:
+        missing = (0, 0, 0, 0, 0, -images.shape[1] % 8)
+        images, first = (
+            functional.pad(part, missing).contiguous(memory_format=torch.channels_last) for part in (images, first)
+        )
+    return [first, *others], images
+
+
+def _both(layers: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{layer}.{part}" for layer in layers for part in ("weight", "bias"))
+
+
+_VGG16_NAMES = (*feature_shapes(), *_both(("classifier.0", "classifier.3", "classifier.6")))
+
+NETWORKS = {
+    "mlp": StackedNetwork(_both(("hidden", "output")), (1.0,) * 4, _perceptron, stacks=True),
+    "cnn": StackedNetwork(
+        _both([*(f"features.{i}" for i in (0, 2, 5, 7, 9)), "classifier"]), (1.0,) * 12, _convolutional, stacks=False
+    ),
+    "vgg16": StackedNetwork(
+        _VGG16_NAMES,
+        tuple(float(_COPIES) if name == "classifier.0.weight" else 1.0 for name in _VGG16_NAMES),
+        _vgg16,
+        stacks=False,
+    ),
+}
