@@ -16,9 +16,8 @@ def gradients(steps, shape):
     return torch.randn((steps, *shape), generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("tensors", [False, True], ids=["numbers", "tensors"])
 @pytest.mark.parametrize(("coupling", "form", "decay"), CASES, ids=lambda value: str(value))
-def test_linear_steps_are_those_of_the_optimizer(coupling, form, decay, tensors):
+def test_linear_steps_are_those_of_the_optimizer(coupling, form, decay):
     momentum, nesterov = form
     start, kicks = gradients(1, (4, 3))[0], gradients(8, (4, 3)) + 0.5
     ours = torch.nn.Parameter(start.clone())
@@ -30,11 +29,8 @@ def test_linear_steps_are_those_of_the_optimizer(coupling, form, decay, tensors)
         ours.grad = kick.clone()
         optimizer.step()
         coefficients = linear_coefficients(float(rate), 0.1, momentum, nesterov, coupling)
-        knobs = (coefficients, momentum, decay)
-        if tensors:
-            coefficients = [torch.full((4,), number, dtype=torch.float64) for number in coefficients]
-            knobs = (coefficients, *(torch.full((4,), number, dtype=torch.float64) for number in knobs[1:]))
-        linear_sgd([param], [kick.clone()], [velocity], *knobs, gains=(1.0,))
+        numbers = [torch.full((4,), number, dtype=torch.float64) for number in (*coefficients, momentum, decay)]
+        linear_sgd([param], [kick], [velocity], numbers[:3], *numbers[3:], gains=(1.0,))
     torch.testing.assert_close(param, ours.detach(), rtol=1e-12, atol=1e-12)
     assert (param - start).norm() > 0.1
 
@@ -53,13 +49,13 @@ def test_rows_have_their_own_knobs(coupling):
     for i in range(3):
         one, at_rest = start[i : i + 1].clone(), torch.zeros(1, 5, dtype=torch.float64)
         for step, kick in enumerate(kicks):
-            coefficients = linear_coefficients(float(rates[i][step]), lrs[i], momenta[i], i == 0, coupling)
-            linear_sgd([one], [kick[i : i + 1].clone()], [at_rest], coefficients, momenta[i], decays[i], gains=(1.0,))
+            row = linear_coefficients(float(rates[i][step]), lrs[i], momenta[i], i == 0, coupling)
+            numbers = [torch.tensor([number], dtype=torch.float64) for number in (*row, momenta[i], decays[i])]
+            linear_sgd([one], [kick[i : i + 1]], [at_rest], numbers[:3], *numbers[3:], gains=(1.0,))
         torch.testing.assert_close(param[i : i + 1], one, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("tensors", [False, True], ids=["numbers", "tensors"])
-def test_a_gain_trains_a_sum_of_equal_blocks(tensors):
+def test_a_gain_trains_a_sum_of_equal_blocks():
     """The sum of 49 blocks that always have the same gradient is one block whose gradient has the gain 49."""
     blocks = gradients(49, (2, 3))
     ours = torch.nn.Parameter(blocks.clone())
@@ -68,8 +64,7 @@ def test_a_gain_trains_a_sum_of_equal_blocks(tensors):
     for kick, rate in zip(gradients(5, (2, 3)), hb.draw(hb.Uniform(1.0), 4, 0, 5), strict=True):
         ours.grad = kick.expand(49, 2, 3).clone()
         optimizer.step()
-        numbers = (*linear_coefficients(float(rate), 0.01, 0.9, True, "gradient"), 0.9, 0.2)
-        if tensors:
-            numbers = tuple(torch.full((2,), number, dtype=torch.float64) for number in numbers)
+        row = (*linear_coefficients(float(rate), 0.01, 0.9, True, "gradient"), 0.9, 0.2)
+        numbers = [torch.full((2,), number, dtype=torch.float64) for number in row]
         linear_sgd([total], [kick.clone()], [velocity], numbers[:3], *numbers[3:], gains=(49.0,))
     torch.testing.assert_close(total, ours.detach().sum(0), rtol=1e-12, atol=1e-12)

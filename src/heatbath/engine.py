@@ -115,7 +115,7 @@ class Stack:
         states = []
         for config in self.configs:
             packed = network.pack(build_model(config.model, seed=config.seed, weights=features))
-            state = {"epoch": torch.tensor(0)}
+            state = {"epoch": torch.tensor(0), "unit": torch.tensor(1.0, dtype=torch.float64)}
             for name, tensor in zip(network.names, packed, strict=True):
                 state |= {f"weight.{name}": tensor, f"velocity.{name}": torch.zeros_like(tensor)}
             states.append(state)
@@ -143,7 +143,7 @@ class Stack:
         for group, stream in zip(self._groups, streams, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                group.step(self._counter)
+                group.step_together(self._counter)
         for stream in streams:
             main.wait_stream(stream)
         self._counter.add_(1)

@@ -183,38 +183,25 @@ def linear_sgd(
     params: list[Tensor],
     grads: list[Tensor],
     velocities: list[Tensor],
-    coefficients: Sequence[Any],
-    momentum: Any,
-    weight_decay: Any,
+    coefficients: Sequence[Tensor],
+    momentum: Tensor,
+    weight_decay: Tensor,
     gains: Sequence[float],
 ) -> None:
     """Take one step in place on parameters that hold one network in each row.
 
     Args:
         params: of shape (networks, ...).
-        grads: their gradients, in any floating-point format; they may be overwritten.
+        grads: their gradients, in any floating-point format.
         velocities: starting from zero.
-        coefficients: those of `linear_coefficients`; numbers, or tensors of shape (networks,), as are the next two.
+        coefficients: those of `linear_coefficients`, each of shape (networks,), as are the next two.
         momentum: ``mu``.
         weight_decay: what times the parameters is added to the gradients.
         gains: a factor for the gradients of each parameter.
     """
-    numbers = (*coefficients, momentum, weight_decay)
-    if not isinstance(momentum, Tensor):  # one network on a CPU: a few passes through the cache, each of one call
-        a, b, c, mu, decay = numbers
-        for grad, gain in zip(grads, gains, strict=True):
-            if gain != 1.0:
-                grad.mul_(gain)
-        if decay != 0:
-            torch._foreach_add_(grads, params, alpha=decay)
-        torch._foreach_mul_(velocities, mu)
-        torch._foreach_add_(velocities, grads, alpha=a)
-        if b != 0:
-            torch._foreach_add_(params, grads, alpha=-b)
-        torch._foreach_add_(params, velocities, alpha=-c)
-        return
     for param, raw, velocity, gain in zip(params, grads, velocities, gains, strict=True):
-        a, b, c, mu, decay = (number.view(-1, *[1] * (param.ndim - 1)) for number in numbers)
+        shape = (-1, *[1] * (param.ndim - 1))
+        a, b, c, mu, decay = (number.view(shape) for number in (*coefficients, momentum, weight_decay))
         grad = raw.to(param.dtype) * gain + decay * param
         new = mu * velocity + a * grad
         param.sub_(b * grad + c * new)

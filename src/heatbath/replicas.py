@@ -15,7 +15,7 @@ from torch.nn import functional
 from heatbath.configs import RunConfig
 from heatbath.datasets import Dataset, epoch_orders
 from heatbath.draws import orbits
-from heatbath.kernels import linear_coefficients, linear_sgd
+from heatbath.kernels import linear_coefficients, linear_sgd, random_sgd
 from heatbath.laws import parse_law
 from heatbath.models import MODELS
 from heatbath.protocols import parse_protocol
@@ -23,7 +23,7 @@ from heatbath.records import Epoch
 from heatbath.stacked_networks import Dropout, StackedNetwork
 
 ReplicaState = dict[str, Tensor]
-"""Weights and velocities of one replica on the CPU, and ``epoch``: with the config, all that a resume needs."""
+"""Weights, velocities and their unit on the CPU, and ``epoch``: with the config, all that a resume needs."""
 
 _DROPOUT = 3  # the stream of a run's seed; 0 is for multipliers, 1 + 1000 k for the order of epoch k
 _KINDS = ("loss", "accuracy")
@@ -99,56 +99,63 @@ class ReplicaGroup:
         count = len(self._data.labels)
         self._sizes = [min(self._batch_size, count - start) for start in range(0, count, self._batch_size)]
         self._sample_weights = _sample_weights(self._sizes, self._batch_size).to(device)
-        self._rates: list[float] = []
-        self._numbers: list[list[float]] = []
-        self._foreseen: tuple[int, np.ndarray[Any, Any], list[float]] | None = None
-        self._momentum, self._decay = (
-            torch.tensor([getattr(config, name) for config in configs], device=device)
+        self._factors: list[np.ndarray[Any, Any]] = []
+        self._foreseen: tuple[int, list[np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None = None
+        self._knobs = [_knobs(config) for config in configs]
+        self._per_row = [
+            torch.tensor([knobs[name] for knobs in self._knobs], dtype=kept, device=device)
             for name in ("momentum", "weight_decay")
-        )
+        ]
+        self._unit = 1.0  # of the velocities, which `random_sgd` keeps over a number of its own
 
     def prepare(self, epoch: int) -> None:
-        """Lay out the order of the images and the coefficients of the updates for one epoch, counted from 0."""
+        """Lay out the order of the images and the multipliers of the rate for one epoch, counted from 0."""
         count = len(self._data.labels)
         self._rows.view(len(self.configs), -1)[:, :count] = epoch_orders(count, self._seeds, epoch, self._device)
         if self._foreseen is None or self._foreseen[0] != epoch:
             self.foresee(epoch)
         assert self._foreseen is not None
-        _, table, self._rates = self._foreseen
-        self._numbers = table[:, :, 0].tolist()
-        self._coefficients.copy_(torch.from_numpy(table))
+        _, self._factors, coefficients = self._foreseen
+        self._coefficients.copy_(torch.from_numpy(coefficients))
         self._taken.fill_(epoch * self._steps)
 
     def foresee(self, epoch: int) -> None:
-        """Compute the coefficients of an epoch ahead of `prepare`, while a GPU is still busy with the one before."""
-        tables, rates = [], []
-        for config in self.configs:
-            protocol = parse_protocol(config.protocol)
-            factors = protocol.multipliers(parse_law(config.law or "constant"), config.seed, epoch, self._steps)
-            rates.append(config.lr * float(factors.mean()))
-            # Constant and cyclic protocols act on the rate, as a scheduler does.
-            coupling = config.coupling if protocol.kind == "random" else "update"
-            knobs = (config.lr, config.momentum, config.nesterov, coupling)
-            tables.append(np.stack(linear_coefficients(factors, *knobs), axis=1))
-        self._foreseen = epoch, np.stack(tables, axis=2), rates
+        """Compute the multipliers of an epoch ahead of `prepare`, while a GPU is still busy with the one before."""
+        factors = [
+            knobs["protocol"].multipliers(knobs["law"], config.seed, epoch, self._steps)
+            for config, knobs in zip(self.configs, self._knobs, strict=True)
+        ]
+        coefficients = [
+            np.stack(linear_coefficients(row, *(knobs[name] for name in ("lr", "momentum", "nesterov", "coupling"))), 1)
+            for row, knobs in zip(factors, self._knobs, strict=True)
+        ]
+        self._foreseen = epoch, factors, np.stack(coefficients, axis=2)
 
-    def step(self, at: int | Tensor) -> None:
-        """Take step ``at`` of the epoch: an int on a CPU; a tensor of shape (1,), for a graph to read, on a GPU."""
-        if isinstance(at, int):
-            weights = self._sample_weights[at][: self._sizes[at]]
-            rows = self._rows[:, at, : self._sizes[at]]
-            coefficients: Any = self._numbers[at]
-            knobs: tuple[Any, Any] = self.configs[0].momentum, self.configs[0].weight_decay
-        else:
-            rows = self._rows.index_select(1, at)[:, 0]
-            weights = self._sample_weights.index_select(0, at)[0]
-            coefficients = self._coefficients.index_select(0, at)[0].unbind()
-            knobs = self._momentum, self._decay
+    def step(self, at: int) -> None:
+        """Take step ``at`` of the epoch with the only replica, by the optimizer's own function."""
+        rows = self._rows[:, at, : self._sizes[at]]
+        dropout = Dropout(*self._dropout, self._taken + at)
+        loss = self._loss(self._network, self._params, self._data, rows, None, dropout, self._dtype)
+        found = torch.autograd.grad(loss, self._params)
+        grads = [_like(param, grad) for param, grad in zip(self._params, found, strict=True)]
+        for grad, gain in zip(grads, self._network.gains, strict=True):
+            if gain != 1.0:
+                grad.mul_(gain)
+        buffers = self._velocities if self._knobs[0]["momentum"] else []
+        rate = float(self._factors[0][at])
+        with torch.no_grad():
+            self._unit = random_sgd(self._params, grads, buffers, self._unit, rate, self._knobs[0])
+
+    def step_together(self, at: Tensor) -> None:
+        """Take step ``at``, a tensor of shape (1,) that a CUDA graph reads anew, with all replicas."""
+        rows = self._rows.index_select(1, at)[:, 0]
+        weights = self._sample_weights.index_select(0, at)[0]
         dropout = Dropout(*self._dropout, self._taken + at)
         loss = self._loss(self._network, self._params, self._data, rows, weights, dropout, self._dtype)
-        grads = list(torch.autograd.grad(loss, self._params))
+        grads = torch.autograd.grad(loss, self._params)
+        coefficients = self._coefficients.index_select(0, at)[0].unbind()
         with torch.no_grad():
-            self._update(self._params, grads, self._velocities, coefficients, *knobs, self._network.gains)
+            self._update(self._params, grads, self._velocities, coefficients, *self._per_row, self._network.gains)
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
@@ -161,13 +168,20 @@ class ReplicaGroup:
         means = (sums.cpu() / counts[:, None, None]).permute(2, 0, 1).tolist()
         names = [f"{split}_{kind}" for split in self._splits for kind in _KINDS]
         measured = [dict(zip(names, (number for pair in rows for number in pair), strict=True)) for rows in means]
-        return [Epoch(rate=rate, **values) for rate, values in zip(self._rates, measured, strict=True)]
+        rates = [config.lr * float(row.mean()) for config, row in zip(self.configs, self._factors, strict=True)]
+        return [Epoch(rate=rate, **values) for rate, values in zip(rates, measured, strict=True)]
 
     def load(self, states: Sequence[ReplicaState]) -> None:
         """Put the replicas into these states."""
+        units = torch.stack([state["unit"] for state in states])
+        together = len(states) > 1 or self._device.type != "cpu"
+        self._unit = 1.0 if together else float(units[0])
         for kind, tensors in (("weight", self._params), ("velocity", self._velocities)):
             for name, tensor in zip(self._network.names, tensors, strict=True):
-                tensor.data.copy_(torch.stack([state[f"{kind}.{name}"] for state in states]))
+                stack = torch.stack([state[f"{kind}.{name}"] for state in states])
+                if together and kind == "velocity":
+                    stack = stack * units.view(-1, *[1] * (stack.ndim - 1)).to(stack.dtype)
+                tensor.data.copy_(stack)
 
     def states(self) -> list[ReplicaState]:
         """Return copies of their states, on the CPU, without the number of the epoch."""
@@ -176,7 +190,11 @@ class ReplicaGroup:
             for kind, tensors in (("weight", self._params), ("velocity", self._velocities))
             for name, tensor in zip(self._network.names, tensors, strict=True)
         }
-        return [{name: stack[i].clone() for name, stack in stacks.items()} for i in range(len(self.configs))]
+        unit = torch.tensor(self._unit, dtype=torch.float64)
+        return [
+            {"unit": unit, **{name: stack[i].clone() for name, stack in stacks.items()}}
+            for i in range(len(self.configs))
+        ]
 
     def _evaluate(self, split: Split) -> Tensor:
         if self._device.type == "cpu":
@@ -193,15 +211,22 @@ def _loss(
     params: list[Tensor],
     data: Split,
     rows: Tensor,
-    weights: Tensor,
+    weights: Tensor | None,
     dropout: Dropout,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The sum over the replicas of their mean losses on the images of ``rows``, of shape (replicas, batch)."""
-    images = data.dataset.normalize(data.images[rows], dtype)
-    logits = _at_least_single(network.logits(params, images, dropout))
-    losses = functional.cross_entropy(logits.flatten(0, 1), data.labels[rows].flatten(), reduction="none")
-    return (losses.view(rows.shape) * weights).sum()
+    """The sum over the replicas of their mean losses on the images of ``rows``, of shape (replicas, batch).
+
+    Where batches are padded to one size, ``weights`` has one over the true size, and 0 for what is to be left out.
+    """
+    flat = rows.flatten()
+    images = data.dataset.normalize(data.images.index_select(0, flat), dtype).unflatten(0, rows.shape)
+    logits = _at_least_single(network.logits(params, images, dropout)).flatten(0, 1)
+    labels = data.labels.index_select(0, flat)
+    if weights is None:
+        return functional.cross_entropy(logits, labels)
+    losses = functional.cross_entropy(logits, labels, reduction="none").view(rows.shape)
+    return (losses * weights).sum()
 
 
 def _sums(
@@ -215,8 +240,32 @@ def _sums(
     return torch.stack([losses.double().sum(1), hits.double().sum(1)])
 
 
+def _like(param: Tensor, grad: Tensor) -> Tensor:
+    """The gradient laid out as its parameter: the fused kernel goes through both as they lie in memory."""
+    return grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
+
+
 def _at_least_single(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _knobs(config: RunConfig) -> dict[str, Any]:
+    """The settings of `heatbath.kernels.random_sgd`, and the protocol and law behind its multipliers."""
+    protocol = parse_protocol(config.protocol)
+    return {
+        "protocol": protocol,
+        "law": parse_law(config.law or "constant"),
+        "lr": config.lr,
+        "momentum": config.momentum,
+        "nesterov": config.nesterov,
+        "weight_decay": config.weight_decay,
+        # Constant and cyclic protocols act on the rate, as a scheduler does.
+        "coupling": config.coupling if protocol.kind == "random" else "update",
+        "dampening": 0.0,
+        "maximize": False,
+        "foreach": False,
+        "fused": True,
+    }
 
 
 @cache

@@ -82,11 +82,14 @@ def drop_out(values: Tensor, dropout: Dropout, layer: int, layers: int) -> Tenso
 def _perceptron(params: Sequence[Tensor], images: Tensor, dropout: Dropout | None) -> Tensor:
     del dropout
     weight, bias, out_weight, out_bias = (param.to(images.dtype) for param in params)
+    if len(weight) == 1:
+        hidden = functional.linear(images.view(-1, 784), weight.squeeze(0), bias.squeeze(0)).relu()
+        return functional.linear(hidden, out_weight.squeeze(0), out_bias.squeeze(0))[None]
     if images.ndim == 5:
         hidden = torch.baddbmm(bias[:, None], images.flatten(2), weight.transpose(1, 2))
     else:  # one product, as all replicas see the same images
         hidden = functional.linear(images.flatten(1), weight.flatten(0, 1), bias.flatten())
-        hidden = hidden.view(len(images), *bias.shape).transpose(0, 1)
+        hidden = hidden.view(len(hidden), *bias.shape).transpose(0, 1)
     return torch.baddbmm(out_bias[:, None], hidden.relu(), out_weight.transpose(1, 2))
 
 
@@ -122,8 +125,8 @@ def _only(params: Sequence[Tensor], images: Tensor) -> tuple[list[Tensor], Tenso
 
     A GPU's convolutions in half precision want channels in eights: the images and the first weights get zeros.
     """
-    images = images[0] if images.ndim == 5 else images
-    first, *others = (param[0].to(images.dtype) for param in params)
+    images = images.squeeze(0) if images.ndim == 5 else images
+    first, *others = (param.squeeze(0).to(images.dtype) for param in params)  # an index would copy in the backward pass
     if images.is_cuda and images.dtype == torch.bfloat16:
         missing = (0, 0, 0, 0, 0, -images.shape[1] % 8)
         images, first = (
