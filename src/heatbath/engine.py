@@ -23,7 +23,7 @@ from heatbath.models import build_model
 from heatbath.pretrained import load_vgg16_features
 from heatbath.records import Epoch
 from heatbath.replicas import ReplicaGroup, ReplicaState, Split
-from heatbath.resources import arithmetic, resolve_precision
+from heatbath.resources import arithmetic, pays_to_compile, resolve_precision
 from heatbath.stacked_networks import NETWORKS
 
 
@@ -35,7 +35,7 @@ class Stack:
         dataset: theirs, on any device.
         device: where to train.
         states: where each run stands, if not at its start; all after the same epoch.
-        compile: whether to compile the step, which takes a minute or less and pays on a GPU only.
+        compile: whether to compile the step; by default where that pays, see `heatbath.resources.pays_to_compile`.
         data_dir: where to look for ImageNet's features first.
 
     Attributes:
@@ -51,18 +51,19 @@ class Stack:
         *,
         device: torch.device | str = "cpu",
         states: Sequence[ReplicaState] | None = None,
-        compile: bool = False,  # noqa: A002 - torch's name for it
+        compile: bool | None = None,  # noqa: A002 - torch's name for it
         data_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.configs = tuple(configs)
         self.device = torch.device(device)
         self.precision = resolve_precision(self.configs[0], self.device)
+        compiled = pays_to_compile(self.configs, self.device) if compile is None else compile
         network = NETWORKS[self.configs[0].model]
         # A CPU gains nothing from a batched product, whose bits would depend on the neighbours.
         together = len(self.configs) if network.stacks and self.device.type != "cpu" else 1
         splits = {name: Split.of(dataset.to(self.device), name, network.stacks) for name in Split.names(dataset)}
         self._groups = [
-            ReplicaGroup(self.configs[i : i + together], network, splits, self.precision, compile)
+            ReplicaGroup(self.configs[i : i + together], network, splits, self.precision, compiled)
             for i in range(0, len(self.configs), together)
         ]
         self._counter = torch.zeros(1, dtype=torch.int64, device=self.device)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,7 +37,56 @@ def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
     cudnn: Any = torch.backends.cudnn
     try:
         torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
-        with cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=precision != "fp32"):
+        with (
+            warnings.catch_warnings(),
+            cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=precision != "fp32"),
+        ):
+            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # the compiler's advice against fp32
             yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def plan_stacks(configs: Sequence[RunConfig], device: torch.device | str, free_bytes: int | None = None) -> int:
+    """Return how many replicas of such runs to train in one stack.
+
+    On a CPU it is one: processes share its cores better than a batched product does. On a GPU it is what fills it, as
+    long as it fits into four fifths of the free memory.
+
+    Args:
+        configs: runs that agree in `stack_key`.
+        device: where they are to be trained.
+        free_bytes: the memory there; asked for by default.
+    """
+    device = torch.device(device)
+    if device.type == "cpu":
+        return 1
+    if free_bytes is None:
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+    room = int(0.8 * free_bytes - _SHARED_BYTES) // replica_bytes(configs[0])
+    return max(1, min(len(configs), _MOST[configs[0].model], room))
+
+
+def replica_bytes(config: RunConfig) -> int:
+    """Return about how much GPU memory one more replica takes: weights, activations and the order of its images."""
+    weights = _WEIGHTS[config.model] * 4 * 4  # parameters, velocities, gradients, and a copy in half precision or so
+    return weights + config.batch_size * _ACTIVATIONS[config.model] + 40 * config.training_images
+
+
+def pays_to_compile(configs: Sequence[RunConfig], device: torch.device | str) -> bool:
+    """Return whether a stack trains long enough on a GPU to make up for the half minute that compiling takes."""
+    config = configs[0]
+    steps = config.steps_per_epoch * config.epochs * (1 if config.model == "mlp" else len(configs))
+    return torch.device(device).type == "cuda" and steps >= _COMPILED_STEPS[config.model]
+
+
+def cpu_workers(model: str, cores: int) -> tuple[int, int]:
+    """Return how many processes to train a network with, and how many threads in each: measured, see benchmarks."""
+    return (cores, 1) if model != "vgg16" else (1, cores)
+
+
+_SHARED_BYTES = 4 * 2**30  # images, libraries' workspaces, evaluation
+_WEIGHTS = {"mlp": 79_510, "cnn": 418_122, "vgg16": 33_638_218}  # VGG16's are folded
+_ACTIVATIONS = {"mlp": 10_000, "cnn": 1_000_000, "vgg16": 5_000_000}  # bytes for each image of a batch
+_MOST = {"mlp": 1024, "cnn": 6, "vgg16": 3}  # more is hardly faster
+_COMPILED_STEPS = {"mlp": 10_000, "cnn": 100_000, "vgg16": 20_000}

@@ -1,0 +1,278 @@
+"""The engine against the plain PyTorch loop, in one run: how much faster one training run is in a full stack.
+
+    python benchmarks/engine.py [--device cpu|cuda] [--models mlp cnn vgg16] [--rounds 3] [--json FILE]
+
+The plain loop has its data on the device and `torch.optim.SGD(fused=True)`, and takes one run after another; on a CPU a
+second one reads from a DataLoader. The engine trains what `plan_stacks` (or `cpu_workers`) chooses for the machine.
+Images are noise of the right shape: speed does not depend on them. Both are timed in turn, a round of each; the ratio
+is the median over the rounds, with its smallest and largest value. Steps are compared with steps, and epochs of
+training and evaluation on all images with the same. Shares of the peak: operations of the products over a large
+matrix product, and the bytes that weights, gradients, velocities and images move at least over a large copy.
+
+We hold ourselves to: perceptron 300 (H200) and 1.6, 3 against a DataLoader (2-core CPU); CNN 4 and 1; VGG16 3 and 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.flop_counter import FlopCounterMode
+
+from heatbath.configs import IMAGE_SHAPES, TRAINING_IMAGES, RunConfig
+from heatbath.datasets import Dataset
+from heatbath.engine import Stack
+from heatbath.models import build_model
+from heatbath.resources import cpu_workers, plan_stacks, resolve_precision
+from heatbath.stacked_networks import NETWORKS
+
+DATASETS = {"mlp": "mnist", "cnn": "mnist", "vgg16": "cifar10"}
+REPLICAS = {"mlp": 500, "cnn": 6, "vgg16": 3}
+STEPS = {"mlp": 100, "cnn": 2, "vgg16": 1}  # of a round on a CPU
+KNOBS: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "weight_decay": 1e-3}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--models", nargs="+", default=list(DATASETS), choices=list(DATASETS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", help="also write the rows here")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} cores"
+    peaks = measure_peaks(device)
+    print(f"torch {torch.__version__}, {machine}; matrix product {peaks['flops'] / 1e12:.3g} TFLOP/s, ", end="")
+    print(f"copy {peaks['bytes'] / 1e9:.3g} GB/s")
+    rows = []
+    for model in arguments.models:
+        row = {"model": model, **(on_gpu if device.type == "cuda" else on_cpu)(model, device, arguments.rounds)}
+        row |= shares(model, row["engine_step_ms"] / 1e3, peaks, device)
+        rows.append(row)
+        print(describe(row), flush=True)
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump({"torch": torch.__version__, "machine": machine, "peaks": peaks, "rows": rows}, file, indent=1)
+
+
+def on_gpu(model: str, device: torch.device, rounds: int) -> dict[str, Any]:
+    """Milliseconds of a step and seconds of an epoch for one run: the plain loop's, and a replica's share."""
+    data = noise(DATASETS[model], device)
+    configs = [config(model, seed) for seed in range(REPLICAS[model])]
+    count = plan_stacks(configs, device)
+    start = time.perf_counter()
+    stack = Stack(configs[:count], data, device=device, compile=True)
+    torch.cuda.synchronize()
+    build = time.perf_counter() - start
+    loop = PlainLoop(model, data, device)
+    steps, size = configs[0].steps_per_epoch, len(data.train_labels) // configs[0].batch_size
+    stack.train_epoch()
+    loop.train(20)
+    loop.evaluate()
+    times: dict[str, list[float]] = {name: [] for name in ("plain", "plain_eval", "engine", "engine_eval")}
+    for _ in range(rounds):
+        times["plain"].append(timed(lambda: loop.train(size), device) / size)
+        times["plain_eval"].append(timed(loop.evaluate, device))
+        times["engine"].append(timed(stack.advance, device) / steps / count)
+        times["engine_eval"].append(timed(stack.measure, device) / count)
+    epochs = {
+        name: [steps * a + b for a, b in zip(times[name], times[f"{name}_eval"], strict=True)]
+        for name in ("plain", "engine")
+    }
+    return {
+        "replicas": count,
+        "precision": stack.precision,
+        "plain_step_ms": 1e3 * statistics.median(times["plain"]),
+        "engine_step_ms": 1e3 * statistics.median(times["engine"]),
+        "engine_evaluation_s": statistics.median(times["engine_eval"]),
+        "run_of_180_epochs_s": 180 * statistics.median(epochs["engine"]),
+        "build_s": build,
+        "memory_GiB": torch.cuda.max_memory_allocated() / 2**30,
+        "step_ratio": ratio(times["plain"], times["engine"]),
+        "epoch_ratio": ratio(epochs["plain"], epochs["engine"]),
+    }
+
+
+def on_cpu(model: str, device: torch.device, rounds: int) -> dict[str, Any]:
+    """The same with the processes and threads that the runner uses, all of them at work while one is timed."""
+    data = noise(DATASETS[model], device, 4096 if model != "vgg16" else 1024)
+    loop = PlainLoop(model, data, device)
+    steps = STEPS[model]
+    processes, threads = cpu_workers(model, torch.get_num_threads())
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(processes)]
+    workers = [context.Process(target=serve, args=(model, threads, child), daemon=True) for _, child in pipes]
+    for worker in workers:
+        worker.start()
+
+    def train_stacks() -> None:
+        for parent, _ in pipes:
+            parent.send(steps)
+        for parent, _ in pipes:
+            parent.recv()
+
+    loop.train(1)
+    loop.train_from_loader(1)
+    train_stacks()
+    times: dict[str, list[float]] = {name: [] for name in ("plain", "loader", "engine")}
+    for _ in range(rounds):
+        times["plain"].append(timed(lambda: loop.train(steps), device) / steps)
+        times["loader"].append(timed(lambda: loop.train_from_loader(steps), device) / steps)
+        times["engine"].append(timed(train_stacks, device) / steps / processes)
+    for worker in workers:
+        worker.terminate()
+    return {
+        "processes": processes,
+        "threads": threads,
+        "plain_step_ms": 1e3 * statistics.median(times["plain"]),
+        "loader_step_ms": 1e3 * statistics.median(times["loader"]),
+        "engine_step_ms": 1e3 * statistics.median(times["engine"]),
+        "step_ratio": ratio(times["plain"], times["engine"]),
+        "loader_ratio": ratio(times["loader"], times["engine"]),
+    }
+
+
+def serve(model: str, threads: int, pipe: Any) -> None:
+    """A worker: take as many steps as it is told to, over and over."""
+    torch.set_num_threads(threads)
+    data = noise(DATASETS[model], torch.device("cpu"), 4096 if model != "vgg16" else 1024)
+    TRAINING_IMAGES[DATASETS[model]] = len(data.train_labels)
+    (group,) = Stack([config(model, os.getpid())], data)._groups
+    group.prepare(0)
+    while True:
+        for step in range(pipe.recv()):
+            group.step(step % (len(data.train_labels) // 256))
+        pipe.send(None)
+
+
+class PlainLoop:
+    """One run as a newcomer would write it, with the data on the device."""
+
+    def __init__(self, model: str, data: Dataset, device: torch.device) -> None:
+        self.data = data
+        self.model = build_model(model, device=device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, fused=True, **KNOBS)
+
+    def train(self, steps: int) -> None:
+        """Take some steps on shuffled batches."""
+        order = torch.randperm(len(self.data.train_labels), device=self.data.device).split(256)
+        full = len(self.data.train_labels) // 256
+        for step in range(steps):
+            rows = order[step % full]
+            self._step(self.data.normalize(self.data.train_images[rows]), self.data.train_labels[rows])
+
+    def train_from_loader(self, steps: int) -> None:
+        """The same from a DataLoader."""
+        images = self.data.normalize(self.data.train_images[: 256 * min(steps, len(self.data.train_labels) // 256)])
+        pairs = TensorDataset(images, self.data.train_labels[: len(images)])
+        taken = 0
+        while taken < steps:
+            for batch in DataLoader(pairs, batch_size=256, shuffle=True):
+                if taken < steps:
+                    self._step(*batch)
+                    taken += 1
+
+    @torch.no_grad()
+    def evaluate(self) -> list[tuple[float, float]]:
+        """Return loss and accuracy on all training and test images."""
+        self.model.eval()
+        found = []
+        for images, labels in (
+            (self.data.train_images, self.data.train_labels),
+            (self.data.test_images, self.data.test_labels),
+        ):
+            loss, hits = 0.0, 0.0
+            for part, target in zip(images.split(1000), labels.split(1000), strict=True):
+                logits = self.model(self.data.normalize(part))
+                loss += functional.cross_entropy(logits, target, reduction="sum").item()
+                hits += (logits.argmax(1) == target).sum().item()
+            found.append((loss / len(labels), hits / len(labels)))
+        self.model.train()
+        return found
+
+    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        functional.cross_entropy(self.model(images), labels).backward()
+        self.optimizer.step()
+
+
+def shares(model: str, step_s: float, peaks: dict[str, float], device: torch.device) -> dict[str, float]:
+    """The parts of the peaks that a replica's share of a step is worth."""
+    network = NETWORKS[model]
+    params = [tensor[None] for tensor in network.pack(build_model(model))]
+    image = torch.zeros(1, *IMAGE_SHAPES[DATASETS[model]])
+    with FlopCounterMode(display=False) as counter:
+        network.logits(params, image, None)
+    flops = 3 * 256 * counter.get_total_flops()  # one product forward, two backward
+    weights = sum(tensor.numel() for tensor in params)
+    size = 2 if resolve_precision(config(model, 0), device) == "bf16" else 4
+    # Forward reads the weights; backward writes gradients; the update reads three and writes two. Images come in as
+    # bytes, are written once and read twice.
+    moved = 4 * weights * 7 + 256 * image.numel() * (1 + 3 * size)
+    return {"share_of_flops": flops / step_s / peaks["flops"], "share_of_bytes": moved / step_s / peaks["bytes"]}
+
+
+def measure_peaks(device: torch.device) -> dict[str, float]:
+    size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    source = torch.empty(2**28 if device.type == "cuda" else 2**25, device=device).normal_()
+    target = torch.empty_like(source)
+    product = min(timed(lambda: torch.mm(a, b), device) for _ in range(10))
+    copy = min(timed(lambda: target.copy_(source), device) for _ in range(10))
+    return {"flops": 2 * size**3 / product, "bytes": 2 * source.numel() * 4 / copy}
+
+
+def config(model: str, seed: int) -> RunConfig:
+    return RunConfig(model=model, dataset=DATASETS[model], lr=1e-3, epochs=180, seed=seed, **KNOBS)
+
+
+def noise(name: str, device: torch.device, count: int | None = None) -> Dataset:
+    shape, count = IMAGE_SHAPES[name], count or TRAINING_IMAGES[name]
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count + 10_000, *shape), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, 10, (count + 10_000,), generator=generator)
+    parts = images[:count], labels[:count], images[count:], labels[count:]
+    return Dataset(name, tuple("0123456789"), *parts, (0.5,) * shape[0], (0.25,) * shape[0]).to(device)
+
+
+def timed(function: Callable[[], Any], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    function()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def ratio(plain: list[float], ours: list[float]) -> dict[str, float]:
+    found = [a / b for a, b in zip(plain, ours, strict=True)]
+    return {"median": statistics.median(found), "least": min(found), "most": max(found)}
+
+
+def describe(row: dict[str, Any]) -> str:
+    how = f"{row['replicas']} replicas, {row['precision']}" if "replicas" in row else ""
+    how = how or f"{row['processes']} processes x {row['threads']} threads"
+    text = f"{row['model']:<6}{how:<26} step {row['plain_step_ms']:.3g} -> {row['engine_step_ms']:.3g} ms"
+    for name in ("step_ratio", "epoch_ratio", "loader_ratio"):
+        if name in row:
+            text += f", {name.replace('_', ' ')} {row[name]['median']:.3g} [{row[name]['least']:.3g}, "
+            text += f"{row[name]['most']:.3g}]"
+    text += f"; {row['share_of_flops']:.0%} of the product, {row['share_of_bytes']:.0%} of the copy"
+    if "run_of_180_epochs_s" in row:
+        text += f"; 180 epochs {row['run_of_180_epochs_s']:.3g} s, {row['memory_GiB']:.2g} GiB, built in "
+        text += f"{row['build_s']:.0f} s"
+    return text
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""What the engine promises on a GPU: captured, compiled or stacked, a run stays the run it is."""
+
+import pytest
+import torch
+
+from heatbath.configs import TRAINING_IMAGES, RunConfig
+from heatbath.datasets import Dataset, load_dataset
+from heatbath.engine import Stack
+from heatbath.resources import plan_stacks
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+BASE = RunConfig(epochs=2, batch_size=300, lr=0.02)
+VARIED = [
+    BASE.with_(seed=3),
+    BASE.with_(seed=4, protocol="constant", weight_decay=0.01),
+    BASE.with_(seed=5, protocol="cyclic:1.5", nesterov=False),
+    BASE.with_(seed=6, coupling="update", law="two-point:0.5", momentum=0.5),
+    BASE.with_(seed=8, momentum=0.0, lr=0.1),
+]
+
+
+@pytest.fixture(scope="module")
+def data():
+    """The embedded images, or noise with a pattern where the package that has them is missing."""
+    try:
+        return load_dataset("mnist5k")
+    except ModuleNotFoundError:
+        return pattern("mnist5k", 4000)
+
+
+def pattern(name, count, test=1000):
+    shape = (3, 32, 32) if name == "cifar10" else (1, 28, 28)
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randint(0, 256, (10, *shape), generator=generator)
+    labels = torch.randint(0, 10, (count + test,), generator=generator)
+    noise = torch.randint(0, 256, (count + test, *shape), generator=generator)
+    images = ((centres[labels] + noise) // 2).to(torch.uint8)
+    statistics = ((0.5,) * shape[0], (0.25,) * shape[0])
+    parts = images[:count], labels[:count], images[count:], labels[count:]
+    return Dataset(name, tuple("0123456789"), *parts, *statistics)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("tf32", 2e-2), ("bf16", 5e-2)])
+def test_a_stack_equals_the_runs_on_a_cpu(data, precision, tolerance, compiled):
+    """The losses after one epoch: to a thousandth in fp32, two hundredths in tf32 and five in bf16."""
+    configs = [config.with_(precision=precision) for config in VARIED]
+    stack = Stack(configs, data, device="cuda", compile=compiled)
+    alone = Stack([config.with_(precision="fp32") for config in VARIED], data)
+    for one, other in zip(stack.train_epoch(), alone.train_epoch(), strict=True):
+        assert one.rate == other.rate
+        assert one.train_loss == pytest.approx(other.train_loss, rel=tolerance)
+        assert one.test_loss == pytest.approx(other.test_loss, rel=tolerance)
+
+
+def test_a_replica_of_a_stack_equals_it_alone(data):
+    configs = [config.with_(precision="fp32") for config in VARIED]
+    together = Stack(configs, data, device="cuda")
+    found = [together.train_epoch() for _ in range(2)][-1]
+    for config, epoch in zip(configs, found, strict=True):
+        stack = Stack([config], data, device="cuda")
+        alone = [stack.train_epoch() for _ in range(2)][-1][0]
+        assert epoch.train_loss == pytest.approx(alone.train_loss, rel=1e-3)
+        assert epoch.test_accuracy == pytest.approx(alone.test_accuracy, abs=5e-3)
+
+
+def test_resuming_the_same_stack_is_bit_exact(data):
+    through = Stack(VARIED, data, device="cuda")
+    expected = [through.train_epoch() for _ in range(2)]
+    stack = Stack(VARIED, data, device="cuda")
+    assert stack.train_epoch() == expected[0]
+    resumed = Stack(VARIED, data, device="cuda", states=stack.states())
+    assert resumed.train_epoch() == expected[1]
+
+
+def test_a_run_moves_from_a_cpu_to_a_gpu(data):
+    config = BASE.with_(precision="fp32", seed=11)
+    through = Stack([config], data)
+    through.train_epoch()
+    moved = Stack([config], data, device="cuda", states=through.states())
+    assert moved.train_epoch()[0].train_loss == pytest.approx(through.train_epoch()[0].train_loss, rel=1e-3)
+
+
+def test_a_diverged_replica_leaves_its_neighbours_alone(data):
+    wild = BASE.with_(lr=1e6, seed=1, precision="fp32")
+    tame = [config.with_(precision="fp32") for config in VARIED]
+    found = Stack([tame[0], wild, *tame[1:]], data, device="cuda").train_epoch()
+    expected = Stack(tame, data, device="cuda").train_epoch()
+    assert not found[1].is_finite
+    for one, other in zip([found[0], *found[2:]], expected, strict=True):
+        assert one.train_loss == pytest.approx(other.train_loss, rel=1e-4)
+
+
+@pytest.mark.parametrize(("model", "name"), [("cnn", "mnist"), ("vgg16", "cifar10")])
+def test_convolutional_networks_side_by_side(model, name, monkeypatch):
+    """Two replicas in one graph, with dropout in VGG16, against the same on a CPU."""
+    monkeypatch.setitem(TRAINING_IMAGES, name, 160)
+    data = pattern(name, 160, 40)
+    knobs = {"model": model, "dataset": name, "batch_size": 64, "epochs": 1, "lr": 2e-3, "precision": "fp32"}
+    configs = [RunConfig(seed=seed, weight_decay=1e-3, **knobs) for seed in (1, 2)]
+    found, expected = Stack(configs, data, device="cuda").train_epoch(), Stack(configs, data).train_epoch()
+    for one, other in zip(found, expected, strict=True):
+        assert one.train_loss == pytest.approx(other.train_loss, rel=5e-3)
+    half = [config.with_(precision="bf16") for config in configs]
+    for one, other in zip(Stack(half, data, device="cuda").train_epoch(), expected, strict=True):
+        assert one.train_loss == pytest.approx(other.train_loss, rel=5e-2)
+
+
+def test_memory_grows_linearly_with_replicas(data):
+    taken = []
+    for count in (100, 200, 300):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        stack = Stack([BASE.with_(seed=seed) for seed in range(count)], data, device="cuda")
+        stack.train_epoch()
+        taken.append(torch.cuda.max_memory_allocated())
+        del stack
+    first, second = taken[1] - taken[0], taken[2] - taken[1]
+    assert 0 < second < 1.15 * first
+
+
+def test_statistics_do_not_depend_on_the_precision(data):
+    """Final test accuracies of 100 seeds: the means of bf16 and tf32 lie within 4 standard errors of fp32's."""
+    means, errors = {}, {}
+    for precision in ("fp32", "tf32", "bf16"):
+        stack = Stack(
+            [BASE.with_(seed=seed, precision=precision, epochs=8) for seed in range(100)], data, device="cuda"
+        )
+        last = [stack.train_epoch() for _ in range(8)][-1]
+        values = torch.tensor([epoch.test_accuracy for epoch in last])
+        means[precision], errors[precision] = values.mean().item(), values.std().item() / 10.0
+    for precision in ("tf32", "bf16"):
+        error = (errors["fp32"] ** 2 + errors[precision] ** 2) ** 0.5
+        assert abs(means[precision] - means["fp32"]) < 4.0 * error + 1e-6
+    assert errors["fp32"] < 0.005
+
+
+def test_the_stack_fits_the_memory():
+    configs = [BASE.with_(seed=seed) for seed in range(5000)]
+    free, _ = torch.cuda.mem_get_info()
+    assert 1 <= plan_stacks(configs, "cuda", free_bytes=5 * 2**30) < plan_stacks(configs, "cuda", free_bytes=free)
+    assert plan_stacks(configs[:7], "cuda", free_bytes=free) == 7
