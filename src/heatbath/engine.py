@@ -13,7 +13,7 @@ coefficients) from the device, so that an epoch is a row of replays.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -67,6 +67,7 @@ class Stack:
             for i in range(0, len(self.configs), together)
         ]
         self._counter = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._streams = [torch.cuda.Stream(self.device) for _ in self._groups if self.device.type == "cuda"]
         self._graph = self._capture() if self.device.type == "cuda" else None
         states = self._initial_states(data_dir) if states is None else states
         self.epoch = int(states[0]["epoch"])
@@ -101,8 +102,9 @@ class Stack:
 
     def measure(self) -> list[Epoch]:
         """Return losses and accuracies over all images, without dropout, and the rate of the last epoch."""
+        totals: list[torch.Tensor] = []
         with arithmetic(self.precision, self.device):
-            totals = [group.evaluate() for group in self._groups]  # all on the device, so that the host waits once
+            self._side_by_side(lambda group: totals.append(group.evaluate()))
         return [epoch for group, sums in zip(self._groups, totals, strict=True) for epoch in group.read(sums)]
 
     def states(self) -> list[ReplicaState]:
@@ -123,8 +125,12 @@ class Stack:
         return states
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """Record one step of all groups, each on a stream of its own; the weights are still to be loaded."""
-        streams = [torch.cuda.Stream(self.device) for _ in self._groups]
+        """Record one step of all groups; the weights are still to be loaded."""
+
+        def step() -> None:
+            self._side_by_side(lambda group: group.step_together(self._counter))
+            self._counter.add_(1)
+
         with torch.cuda.device(self.device), arithmetic(self.precision, self.device):
             for group in self._groups:
                 group.prepare(0)
@@ -132,19 +138,23 @@ class Stack:
             warm_up.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(warm_up):
                 for _ in range(3):  # libraries choose their kernels, and the compiler compiles, outside the capture
-                    self._step_side_by_side(streams)
+                    step()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                self._step_side_by_side(streams)
+                step()
         return graph
 
-    def _step_side_by_side(self, streams: Sequence[torch.cuda.Stream]) -> None:
-        main = torch.cuda.current_stream()
-        for group, stream in zip(self._groups, streams, strict=True):
+    def _side_by_side(self, work: Callable[[ReplicaGroup], None]) -> None:
+        """Do something with each group, on a GPU each on a stream of its own."""
+        if self.device.type == "cpu":
+            for group in self._groups:
+                work(group)
+            return
+        main = torch.cuda.current_stream(self.device)
+        for group, stream in zip(self._groups, self._streams, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                group.step_together(self._counter)
-        for stream in streams:
+                work(group)
+        for stream in self._streams:
             main.wait_stream(stream)
-        self._counter.add_(1)
