@@ -1,0 +1,399 @@
+"""Intervals that cover, tests against SciPy and by hand, and verdicts that err no more often than they promise."""
+
+import itertools
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from heatbath.statistics import (
+    Claim,
+    Evidence,
+    Interval,
+    Verdict,
+    bootstrap_interval,
+    compare,
+    equivalence,
+    holm,
+    judge,
+    judge_equal,
+    judge_greater,
+    seeds_needed,
+    summarize,
+    superiority,
+)
+
+LEFT = (0.731, 0.725, 0.738, 0.729, 0.733)
+RIGHT = (0.712, 0.716, 0.719, 0.708, 0.722, 0.714)
+
+
+def normals(seed, *shape, mean=0.0, sd=1.0):
+    return np.random.default_rng(seed).normal(mean, sd, shape)
+
+
+def check_rate_at_most(count, trials, chance):
+    """A count of independent events has no more than the given chance: z-score below 3."""
+    assert count < trials * chance + 3.0 * math.sqrt(trials * chance * (1.0 - chance))
+
+
+def test_interval_in_words():
+    assert str(Interval(0.730412, 0.725121, 0.7357, 0.95)) == "0.7304 (95 %: 0.7251 to 0.7357)"
+    assert str(Interval(1234.5, 1100.0, 1369.0, 0.9)) == "1234 (90 %: 1100 to 1369)"
+    assert str(Interval(0.5, -math.inf, math.inf, 0.975)) == "0.5 (97.5 %: unbounded)"
+    assert str(Interval(0.25, 0.25, 0.25, 0.95)) == "0.25 (95 %: 0.25 to 0.25)"
+    assert Interval(1.0, 0.5, 2.0, 0.9).contains(2.0)
+    assert not Interval(1.0, 0.5, 2.0, 0.9).contains(2.1)
+
+
+def test_summary():
+    summary = summarize(LEFT, level=0.9)
+    known = stats.ttest_1samp(LEFT, 0.0).confidence_interval(0.9)
+    assert summary.n == 5
+    np.testing.assert_allclose(summary.mean, 0.7312)
+    np.testing.assert_allclose(summary.sd, np.std(LEFT, ddof=1))
+    np.testing.assert_allclose(summary.sem, stats.sem(LEFT))
+    np.testing.assert_allclose((summary.interval.low, summary.interval.high), known, rtol=1e-12)
+    assert summary.interval.level == 0.9
+
+
+def test_summary_of_too_little():
+    one, none, diverged = summarize([0.7]), summarize([]), summarize([0.7, math.nan, 0.8])
+    assert one.mean == 0.7
+    assert [one.n, none.n, diverged.n] == [1, 0, 3]
+    assert math.isnan(none.mean)
+    assert math.isnan(diverged.mean)
+    for summary in (one, none, diverged):
+        assert math.isnan(summary.sd)
+        assert (summary.interval.low, summary.interval.high) == (-math.inf, math.inf)
+    with pytest.raises(ValueError, match=r"level must be a probability with 0 < level < 1, got 1\.0"):
+        summarize(LEFT, level=1.0)
+
+
+def test_t_interval_covers():
+    trials = 2000
+    covered = sum(summarize(row, 0.9).interval.contains(2.0) for row in normals(0, trials, 4, mean=2.0, sd=3.0))
+    assert abs(covered / trials - 0.9) < 4.0 * math.sqrt(0.09 / trials)
+
+
+@pytest.mark.parametrize("statistic", [np.mean, np.median, lambda v: np.std(v) / np.mean(v)], ids=["mean", "med", "cv"])
+def test_bootstrap_is_scipys(statistic):
+    """Both are random: their ends agree to the noise of the quantiles of 20,000 resamples."""
+    values = np.random.default_rng(7).gamma(2.0, size=25)
+    ours = bootstrap_interval(values, statistic, level=0.9, resamples=20_000, seed=5)
+    known = stats.bootstrap(
+        (values,), statistic, vectorized=False, confidence_level=0.9, n_resamples=20_000, method="BCa", rng=0
+    )
+    assert ours.estimate == statistic(values)
+    tolerance = 0.06 * known.standard_error
+    np.testing.assert_allclose((ours.low, ours.high), known.confidence_interval, atol=tolerance)
+
+
+def test_bootstrap_is_a_pure_function():
+    values = normals(9, 12)
+    once, again, other = (bootstrap_interval(values, resamples=500, seed=seed) for seed in (3, 3, 4))
+    assert once == again != other
+
+
+def test_bootstrap_of_a_skewed_sample_covers():
+    """Better than the percentiles would: BCa is correct to second order; 30 values of an exponential law."""
+    trials, rng = 400, np.random.default_rng(11)
+    covered = sum(
+        bootstrap_interval(rng.exponential(2.0, 30), level=0.9, resamples=400, seed=k).contains(2.0)
+        for k in range(trials)
+    )
+    assert 0.9 - covered / trials < 0.02 + 3.0 * math.sqrt(0.09 / trials)
+
+
+def test_bootstrap_of_too_little():
+    assert bootstrap_interval([0.4]) == Interval(0.4, -math.inf, math.inf, 0.95)
+    assert bootstrap_interval([0.25] * 3) == Interval(0.25, 0.25, 0.25, 0.95)
+    for values in ([], [1.0, math.nan], [math.inf, 2.0]):
+        assert str(bootstrap_interval(values)) == "nan (95 %: unbounded)"
+
+
+def test_comparison_is_scipys():
+    ours, known = compare(LEFT, RIGHT, level=0.99), stats.ttest_ind(LEFT, RIGHT, equal_var=False)
+    np.testing.assert_allclose((ours.t, ours.df, ours.p_value), (known.statistic, known.df, known.pvalue), rtol=1e-10)
+    np.testing.assert_allclose((ours.interval.low, ours.interval.high), known.confidence_interval(0.99), rtol=1e-10)
+    pooled = math.sqrt((4 * np.var(LEFT, ddof=1) + 5 * np.var(RIGHT, ddof=1)) / 9)
+    np.testing.assert_allclose(ours.cohen_d, (np.mean(LEFT) - np.mean(RIGHT)) / pooled)
+
+
+def test_comparison_changes_sign_with_its_sides():
+    one, other = compare(LEFT, RIGHT), compare(RIGHT, LEFT)
+    np.testing.assert_allclose((one.t, one.cohen_d), (-other.t, -other.cohen_d))
+    np.testing.assert_allclose((one.interval.low, one.p_value), (-other.interval.high, other.p_value))
+
+
+@pytest.mark.parametrize("b", [[], [0.7], [0.7, math.nan]], ids=["none", "one", "nan"])
+def test_comparison_of_too_little(b):
+    ours = compare(LEFT, b)
+    assert ours.p_value == 1.0
+    assert (ours.interval.low, ours.interval.high) == (-math.inf, math.inf)
+    assert equivalence(LEFT, b, 0.5).p_value == superiority(LEFT, b, -9.0).p_value == 1.0
+
+
+def test_equivalence_by_hand():
+    """Means 10 and 10.5, variances 4 and 9, n = 16 and 36: s^2 = 0.25 + 0.25, df = 0.25 / (0.0625/15 + 0.0625/35).
+
+    So s = 0.7071, df = 42, and for the margin 2 the two tests have t = 2.5/0.7071 = 3.536 and 1.5/0.7071 = 2.121.
+    """
+    a = 10.0 + 2.0 * standardized(16)
+    b = 10.5 + 3.0 * standardized(36)
+    test = equivalence(a, b, margin=2.0)
+    np.testing.assert_allclose(test.difference, -0.5)
+    np.testing.assert_allclose(test.p_value, stats.t(42).sf(1.5 / math.sqrt(0.5)), rtol=1e-9)
+    np.testing.assert_allclose(test.p_value, 0.01993, atol=2e-5)
+    reach = 1.68195 * math.sqrt(0.5)  # the 95 % quantile for df = 42, from tables
+    np.testing.assert_allclose((test.interval.low, test.interval.high), (-0.5 - reach, -0.5 + reach), atol=1e-5)
+    np.testing.assert_allclose(test.interval.level, 0.9)
+
+
+def standardized(n):
+    """n numbers of mean 0 and variance 1."""
+    numbers = np.arange(n) - (n - 1) / 2.0
+    return numbers / numbers.std(ddof=1)
+
+
+def test_equivalence_is_two_one_sided_tests():
+    for margin in (0.005, 0.017, 0.03, 0.05):
+        sides = (
+            stats.ttest_ind(np.add(LEFT, margin), RIGHT, equal_var=False, alternative="greater").pvalue,
+            stats.ttest_ind(np.subtract(LEFT, margin), RIGHT, equal_var=False, alternative="less").pvalue,
+        )
+        ours = equivalence(LEFT, RIGHT, margin, level=0.975)
+        np.testing.assert_allclose(ours.p_value, max(sides), rtol=1e-9)
+        assert (ours.p_value < 0.025) == (-margin < ours.interval.low and ours.interval.high < margin)
+
+
+def test_superiority():
+    for margin in (-0.01, 0.0, 0.012, 0.02):
+        known = stats.ttest_ind(np.subtract(LEFT, margin), RIGHT, equal_var=False, alternative="greater")
+        ours = superiority(LEFT, RIGHT, margin)
+        np.testing.assert_allclose(ours.p_value, known.pvalue, rtol=1e-9)
+        assert (ours.p_value < 0.05) == (ours.interval.low > margin)
+
+
+def test_holm_by_its_definition():
+    """The adjusted p-value is the least level at which the step-down rejects: by hand, and by closing all subsets."""
+    np.testing.assert_allclose(holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+    p_values = [0.2, 0.013, 0.5, 0.013, 0.0004]
+    closed = [
+        max(
+            min(1.0, len(family) * min(p_values[k] for k in family))
+            for size in range(1, 6)
+            for family in itertools.combinations(range(5), size)
+            if index in family
+        )
+        for index in range(5)
+    ]
+    np.testing.assert_allclose(holm(p_values), closed)
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "margin", "shift", "outcome"),
+    [
+        ("equal", 0.5, 0.0, "confirmed"),
+        ("equal", 0.5, 2.0, "contradicted"),
+        ("equal", 0.5, -2.0, "contradicted"),
+        ("equal", 0.5, 0.5, "undecided"),
+        ("greater", 0.0, 1.0, "confirmed"),
+        ("greater", 0.0, -1.0, "contradicted"),
+        ("greater", 0.8, 0.2, "contradicted"),
+        ("greater", -0.8, -0.1, "confirmed"),
+        ("greater", 0.3, 0.3, "undecided"),
+        ("less", 0.3, -1.0, "confirmed"),
+        ("less", 0.3, 0.0, "contradicted"),
+        ("less", 0.0, 1.0, "contradicted"),
+    ],
+)
+def test_outcomes(kind, margin, shift, outcome):
+    a, b = 0.5 * standardized(30) + shift, 0.7 * standardized(25)
+    (verdict,) = judge([Claim("so it is", kind, a, b, margin)])
+    assert verdict.outcome == outcome
+    assert verdict.claim == "so it is"
+    assert verdict.margin == margin
+    np.testing.assert_allclose(verdict.interval.estimate, shift, atol=1e-12)
+    assert (verdict.p_value <= 0.05) == (outcome != "undecided")
+
+
+def test_the_ends_of_the_interval_decide():
+    """In a family of three the interval of a "greater" or of a confirmed "equal" has the level 1 - 2 * 0.05 / 3."""
+    bystander = Claim("other", "greater", LEFT, RIGHT)
+    outcomes = []
+    for k in range(60):
+        a, b = normals(k, 8, mean=0.07 * k - 2.0), normals(999, 8)
+        greater, equal, _ = judge([Claim("g", "greater", a, b, 0.4), Claim("e", "equal", a, b, 1.4), bystander])
+        np.testing.assert_allclose(greater.interval.level, 1.0 - 0.1 / 3.0)
+        assert (greater.outcome == "confirmed") == (greater.interval.low > 0.4)
+        assert (greater.outcome == "contradicted") == (greater.interval.high < 0.4)
+        assert (equal.outcome == "confirmed") == (max(-equal.interval.low, equal.interval.high) < 1.4)
+        outcomes += [greater.outcome, equal.outcome]
+    assert set(outcomes) == {"confirmed", "contradicted", "undecided"}
+
+
+def test_single_claims_and_families():
+    (greater, equal) = judge_greater("g", LEFT, RIGHT, 0.005), judge_equal("e", LEFT, RIGHT, 0.02)
+    np.testing.assert_allclose(greater.p_value, superiority(LEFT, RIGHT, 0.005).p_value)
+    np.testing.assert_allclose(equal.p_value, equivalence(LEFT, RIGHT, 0.02).p_value)
+    family = judge([Claim("g", "greater", LEFT, RIGHT, 0.005), Claim("e", "equal", LEFT, RIGHT, 0.02)])
+    np.testing.assert_allclose([v.p_value for v in family], [2 * greater.p_value, 2 * equal.p_value])
+    mirrored = judge([Claim("l", "less", RIGHT, LEFT, 0.005)])[0]
+    np.testing.assert_allclose(mirrored.p_value, greater.p_value)
+    assert judge([]) == ()
+
+
+def test_contradicting_equality_counts_both_sides():
+    """Next to no margin it is Welch's two-sided test."""
+    verdict = judge_equal("e", LEFT, RIGHT, 1e-12)
+    np.testing.assert_allclose(verdict.p_value, compare(LEFT, RIGHT).p_value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("margin", [0.05, 0.4, 1.0, 3.0])
+def test_a_true_equality_is_rarely_contradicted(margin):
+    """At its very edge, with few seeds: at most 5 %, for margins small and large against the noise."""
+    trials = 1500
+    a, b = normals(21, trials, 4, mean=margin, sd=1.0), normals(22, trials, 4, sd=1.0)
+    wrong = sum(judge_equal("e", *pair, margin).outcome == "contradicted" for pair in zip(a, b, strict=True))
+    check_rate_at_most(wrong, trials, 0.05)
+    assert wrong > trials * 0.02  # not by never deciding
+
+
+# For each claim its kind, by how much mean(a) exceeds mean(b), and whether it counts as true, for the margin 0.5. At
+# their margin claims are the limit of true ones as well as of false ones, and the easiest to settle wrongly.
+FAMILIES = {
+    "all at the edge": [("greater", 0.5, True), ("greater", 0.5, False), ("less", -0.5, True), ("less", -0.5, False)],
+    "half of them clear": [("greater", 0.5, False), ("greater", 5.0, True), ("less", 5.0, False), ("less", -0.5, True)],
+    "equalities": [("equal", 0.5, True), ("equal", 0.5, False), ("equal", -0.5, True), ("equal", 6.0, False)],
+    "off the edge": [("greater", 0.8, True), ("less", -0.2, False), ("equal", 0.0, True), ("equal", 0.9, False)],
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
+@pytest.mark.parametrize("shared", [False, True], ids=["independent", "shared control"])
+def test_a_family_is_rarely_settled_wrongly(family, shared):
+    trials, n, level = 500, 6, 0.8
+    rng = np.random.default_rng(31)
+    wrong = 0
+    for _ in range(trials):
+        control = rng.normal(0.0, 0.7, size=n)
+        claims = [
+            Claim("c", kind, rng.normal(shift, 1.0, size=n), control if shared else rng.normal(0.0, 0.7, size=n), 0.5)
+            for kind, shift, _ in family
+        ]
+        falsehoods = ["contradicted" if true else "confirmed" for _, _, true in family]
+        wrong += any(v.outcome == false for v, false in zip(judge(claims, level), falsehoods, strict=True))
+    check_rate_at_most(wrong, trials, 1.0 - level)
+    assert wrong > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "margin", "shift"),
+    [("greater", 0.0, 0.9), ("greater", 1.0, 0.2), ("less", 0.2, -1.1), ("equal", 1.0, 0.2), ("equal", 0.3, 1.4)],
+)
+def test_the_promised_seeds_settle_a_claim(kind, margin, shift):
+    """Of a claim whose pilot shows the truth, ``seeds_needed`` settles 90 % (at least, for a contradicted equality)."""
+    pilot = Claim("c", kind, standardized(3) + shift, standardized(3), margin)
+    first, _ = judge([pilot, pilot])
+    assert first.outcome == "undecided"
+    n, trials = first.seeds_needed, 600
+    a, b = normals(41, trials, n, mean=shift), normals(42, trials, n)
+    claims = [Claim("c", kind, *pair, margin) for pair in zip(a, b, strict=True)]
+    settled = sum(judge([claim], level=0.975)[0].outcome != "undecided" for claim in claims)
+    error = math.sqrt(0.09 / trials)
+    assert -4.0 * error < settled / trials - 0.9 < (0.05 if kind == "equal" else 0.03) + 4.0 * error
+
+
+@pytest.mark.parametrize("kind", ["equal", "greater", "less"])
+@pytest.mark.parametrize(
+    ("a", "b", "reason"),
+    [
+        ([], RIGHT, "nothing to compare yet: n = 0 against n = 6."),
+        ([], [], "nothing to compare yet: n = 0 against n = 0."),
+        ([0.7, math.nan, math.inf], RIGHT, "no number in 2 of 9 values: runs diverged or are missing."),
+        ([0.7, None], RIGHT, "no number in 1 of 8 values: runs diverged or are missing."),
+        ([0.7], [0.6], "one seed does not tell the spread"),
+        ([0.7], [0.6, 0.6], "one seed does not tell the spread"),
+        ([0.7] * 4, [0.6] * 4, "without a spread between seeds there is no test"),
+        ([0.3] * 2, [0.1 + 0.2, 0.3], "without a spread between seeds there is no test"),
+    ],
+    ids=["no a", "nothing", "diverged", "missing", "one each", "one a", "constant", "rounding"],
+)
+def test_too_little_is_undecided(kind, a, b, reason):
+    (verdict,) = judge([Claim("c", kind, a, b, 0.01)])
+    assert verdict.outcome == verdict.text == "undecided"
+    assert reason in verdict.detail
+    assert verdict.p_value in (None, 1.0)
+    assert verdict.seeds_needed is None
+
+
+def test_one_seed_is_lent_the_spread_of_the_others():
+    (verdict,) = judge([Claim("c", "greater", [0.72], RIGHT, 0.0)])
+    assert verdict.outcome == "undecided"
+    sd = np.std(RIGHT, ddof=1)
+    assert verdict.seeds_needed == seeds_needed(sd, sd, 0.72 - np.mean(RIGHT), level=0.9) > 10
+    assert verdict.text == f"undecided (needs about {verdict.seeds_needed} seeds)"
+
+
+def test_nobody_can_say_at_the_margin():
+    (verdict,) = judge([Claim("c", "greater", standardized(9) + 1.0, standardized(9), 1.0 - 1e-9)])
+    assert verdict.text == "undecided"
+
+
+def test_verdict_in_words():
+    assert Verdict("c", "undecided", "", seeds_needed=38).text == "undecided (needs about 38 seeds)"
+    assert Verdict("c", "undecided", "", seeds_needed=1234).text == "undecided (needs about 1300 seeds)"
+    assert Verdict("c", "confirmed", "").text == "confirmed"
+    (verdict, _) = judge([Claim("c", "greater", LEFT, RIGHT, 0.005)] * 2)
+    assert verdict.detail == (
+        "0.7312 (n = 5) against 0.71517 (n = 6), difference 0.0160 (95 %: 0.0093 to 0.0228); "
+        f"margin 0.005, p = {verdict.p_value:.2g} among 2 claims."
+    )
+
+
+def test_any_claim_that_weighs_itself_is_judged():
+    class Given:
+        statement, margin = "given", 0.25
+
+        def weigh(self, error, power):
+            assert (round(error, 12), power) == (0.05, 0.8)
+            return Evidence(0.5, 0.01, Interval(0.1, 0.0, 0.2, 1.0 - 2.0 * error), "it is so", 7)
+
+    class Silent(Given):
+        def weigh(self, error, power):
+            return "no data"
+
+    given, silent = judge([Given(), Silent()], level=0.9, power=0.8)
+    assert (given.outcome, given.p_value, given.seeds_needed) == ("contradicted", 0.02, None)
+    assert given.detail == "it is so; margin 0.25, p = 0.02 among 2 claims."
+    assert (silent.outcome, silent.detail) == ("undecided", "no data.")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Claim("c", "same", LEFT, RIGHT), "unknown kind of claim 'same': choose one of equal, greater, less"),
+        (lambda: Claim("c", "equal", LEFT, RIGHT), "margin must be a positive finite number, got 0.0"),
+        (lambda: Claim("c", "greater", LEFT, RIGHT, math.nan), "margin must be a finite number, got nan"),
+        (lambda: equivalence(LEFT, RIGHT, -0.1), "margin must be a positive finite number, got -0.1"),
+        (lambda: judge([], level=0.5), "level must be a probability with 0.5 < level < 1, got 0.5"),
+        (lambda: judge([], power=0.0), "power must be a probability with 0 < power < 1, got 0.0"),
+    ],
+)
+def test_errors(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_results_are_read_without_scipy():
+    program = (
+        "import sys; sys.modules['scipy'] = None; from heatbath.statistics import Interval, Verdict, judge, Claim;"
+        "print(Interval(1.0, 0.5, 1.5, 0.9), Verdict('c', 'confirmed', '').text,"
+        "judge([Claim('c', 'greater', [], [1.0])])[0].text)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "1.00 (90 %: 0.50 to 1.50) confirmed undecided\n"
