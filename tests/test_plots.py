@@ -11,12 +11,17 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import heatbath
+from figure_data import PROTOCOLS, bars_figure, empty_figure, sparse_figure, training_figure
+from heatbath.panels import FigureData, Panel, Series
 from heatbath.plots import (
+    cuts_bars,
     plot_density_over_time,
+    plot_figure,
     plot_marginal_against_boltzmann,
     plot_phase_space,
     plot_trajectories,
     write_animation,
+    write_figure,
 )
 from heatbath.theory.phase_space import PhaseSpace, gaussian_density, marginals
 
@@ -38,14 +43,11 @@ def imported_modules(path):
 
 
 def test_matplotlib_has_one_home_and_no_global_state():
-    homes = {
-        path.name
-        for path in Path(heatbath.__file__).parent.rglob("*.py")
-        if any(module.startswith("matplotlib") for module in imported_modules(path))
-    }
-    assert homes == {"plots.py"}
-    source = Path(heatbath.__file__).parent / "plots.py"
-    assert not any("pyplot" in module for module in imported_modules(source))
+    source = Path(heatbath.__file__).parent
+    users = [path for path in source.rglob("*.py") if any(m.startswith("matplotlib") for m in imported_modules(path))]
+    assert users
+    assert {path.parent for path in users} == {source / "plots"}
+    assert not any("pyplot" in module for path in users for module in imported_modules(path))
 
 
 def test_phase_space_has_position_along_x():
@@ -132,3 +134,58 @@ def test_the_animation_moves_and_is_small(tmp_path):
     assert all(np.abs(one - other).max() > 50 for one, other in pairwise(frames))
     assert path.stat().st_size < 2_000_000
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_a_figure_is_a_row_of_panels_with_one_legend():
+    figure = plot_figure(training_figure())
+    assert [ax.get_title() for ax in figure.axes] == ["Test accuracy", "Training loss"]
+    assert [ax.get_yscale() for ax in figure.axes] == ["linear", "log"]
+    assert figure.axes[0].get_position().y0 == pytest.approx(figure.axes[1].get_position().y0)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(PROTOCOLS)
+    for ax, panel in zip(figure.axes, training_figure().panels, strict=True):
+        curves = [line for line in ax.get_lines() if line.get_label() in PROTOCOLS]
+        for line, series in zip(curves, panel.series, strict=True):
+            np.testing.assert_array_equal(line.get_xydata(), np.column_stack([series.x, series.y]))
+        assert len({line.get_color() for line in curves}) == len(PROTOCOLS)
+
+
+def test_a_point_between_gaps_is_seen():
+    ax = plot_figure(sparse_figure()).axes[0]
+    dots = [line.get_xydata().tolist() for line in ax.get_lines() if line.get_marker() == "." and len(line.get_xdata())]
+    assert dots == [[[1.0, 4.0], [3.0, 5.5]]]
+
+
+def test_bars_that_share_a_category_stand_side_by_side():
+    shared, alone = plot_figure(bars_figure()).axes
+    bars = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in shared.patches)
+    assert len(bars) == 15
+    assert all(left_end <= right_start + 1e-9 for (_, left_end), (right_start, _) in pairwise(bars))
+    assert [round(bar.get_x() + bar.get_width() / 2, 6) for bar in alone.patches] == [0, 1, 2, 3, 4]
+    assert [text.get_text() for text in shared.get_xticklabels()] == ["batch 64", "batch 256", "batch 1024"]
+
+
+def test_bars_stand_on_zero_unless_that_hides_how_they_differ():
+    shared, alone = plot_figure(bars_figure()).axes
+    assert [cuts_bars(panel) for panel in bars_figure().panels] == [True, False]
+    assert shared.get_ylim()[0] > 0.6
+    assert alone.get_ylim()[0] == 0.0
+
+
+def test_figures_without_panels_numbers_or_formulas_are_drawn(tmp_path):
+    assert plot_figure(empty_figure()).axes == []
+    odd = Series("costs $5 or $6_", (1.0, 2.0), (None, 0.1), (None, -1.0), (None, 0.2), "points", 13)
+    figure = FigureData("odd", "1 $ is 1 $", "?", (Panel("$^", "x_y", "$", (odd,), y_log=True), Panel("", "", "", ())))
+    write_figure(plot_figure(figure), tmp_path / "odd.png")
+    with Image.open(tmp_path / "odd.png") as picture:
+        assert picture.size == (1440, 720)
+
+
+@pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
+def test_the_same_figure_gives_the_same_bytes(kind, tmp_path):
+    for name in ("one", "two"):
+        write_figure(plot_figure(bars_figure()), tmp_path / f"{name}.{kind}")
+    content = (tmp_path / f"one.{kind}").read_bytes()
+    assert content == (tmp_path / f"two.{kind}").read_bytes()
+    assert b"dc:date" not in content
+    assert b"CreationDate" not in content

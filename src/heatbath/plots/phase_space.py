@@ -1,12 +1,8 @@
-"""Figures: the one place that imports Matplotlib.
-
-A ``plot_*`` function takes data and an optional axis, draws there or on a new figure, and returns the axis; it keeps no
-state and touches no global one. The caller saves: ``axis.figure.savefig("name.png")``.
-"""
+"""Pictures of the dynamics: densities in phase space, their movie, trajectories and marginals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 
+from heatbath.plots.style import BLUE, COLOURS, GREY, SKY, new_axis, tidy
 from heatbath.theory.landscapes import Array
 from heatbath.theory.phase_space import PhaseSpace, marginals
 
-# Okabe and Ito's colours, told apart by readers with any colour vision.
-BLUE, ORANGE, GREEN, PURPLE, SKY, RED = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"
-GREY = "#666666"
 _LEVELS = (0.5, 1.0, 2.0, 4.0, 8.0)
 _VIEW = 12.0  # the energy up to which there is something to see
 _SHADES = LinearSegmentedColormap.from_list(
@@ -43,7 +37,7 @@ def plot_phase_space(
         energy: ``H/Theta`` above its minimum at the cells: its level lines are drawn thinly and bound the view.
         title: what is seen.
     """
-    ax = _axis(ax, (5.0, 4.0))
+    ax = new_axis(ax, (5.0, 4.0))
     _draw_density(ax, density, grid)
     if energy is not None:
         ax.contour(grid.x, grid.v, energy.T, levels=_LEVELS, colors=GREY, linewidths=0.5, alpha=0.6)
@@ -109,16 +103,15 @@ def plot_trajectories(
         minima: positions of the wells, drawn as dashed lines.
         title: what is seen.
     """
-    ax = _axis(ax, (7.5, 3.6))
+    ax = new_axis(ax, (7.5, 3.6))
     for index, path in enumerate(positions.T):
-        colour = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)[index % 6]
-        ax.plot(times, path, color=colour, linewidth=0.8, alpha=0.85)
+        ax.plot(times, path, color=COLOURS[index % len(COLOURS)], linewidth=0.8, alpha=0.85)
     for minimum in minima:
         ax.axhline(minimum, color="black", linestyle="--", linewidth=1.0)
         ax.text(1.01, minimum, "minimum", transform=ax.get_yaxis_transform(), va="center", fontsize=9)
     ax.set(xlabel="steps of SGD", ylabel="position $x$", xlim=(times[0], times[-1]))
     ax.set_title(title)
-    return _tidy(ax)
+    return tidy(ax)
 
 
 def plot_marginal_against_boltzmann(
@@ -140,7 +133,7 @@ def plot_marginal_against_boltzmann(
         histogram: edges and heights, with one edge more than heights.
         title: what is seen.
     """
-    ax = _axis(ax, (6.4, 4.0))
+    ax = new_axis(ax, (6.4, 4.0))
     if histogram is not None:
         edges, heights = histogram
         ax.stairs(heights, edges, fill=True, color=SKY, alpha=0.45, label="SGD, histogram")
@@ -150,84 +143,7 @@ def plot_marginal_against_boltzmann(
     ax.set_ylim(bottom=0.0)
     ax.set_title(title)
     ax.legend(frameon=False)
-    return _tidy(ax)
-
-
-def plot_measurement(
-    spectra: Mapping[int, Array],
-    layer_traces: Mapping[int, Mapping[str, float]],
-    history: Sequence[Mapping[str, Any]],
-    title: str,
-) -> Figure:
-    """Draw what `heatbath measure` found on one page: noise above, temperature and equilibrium below."""
-    figure = Figure(figsize=(10.5, 7.5), layout="constrained")
-    axes = figure.subplots(2, 2)
-    figure.suptitle(title)
-    plot_noise_spectra(spectra, axes[0, 0])
-    plot_layer_traces(layer_traces, axes[0, 1])
-    plot_temperatures(history, axes[1, 0])
-    plot_equilibrium_ratio(history, axes[1, 1])
-    return figure
-
-
-def plot_noise_spectra(spectra: Mapping[int, Array], ax: Axes | None = None) -> Axes:
-    """Draw the eigenvalues of the gradient noise ``S1``, largest first, for each epoch."""
-    ax = _axis(ax, (5.0, 4.0))
-    for (epoch, spectrum), colour in zip(spectra.items(), _cycle(len(spectra)), strict=True):
-        seen = spectrum[spectrum > 1e-6 * spectrum.max()] if spectrum.size else spectrum
-        ax.plot(np.arange(1, len(seen) + 1), seen, color=colour, label=_epoch(epoch))
-    ax.set(xscale="log", yscale="log", xlabel="rank", ylabel="eigenvalue of $S_1$")
-    ax.set_title("Spectrum of the gradient noise")
-    ax.legend(frameon=False)
-    return _tidy(ax)
-
-
-def plot_layer_traces(layer_traces: Mapping[int, Mapping[str, float]], ax: Axes | None = None) -> Axes:
-    """Draw each parameter's share of the noise, ``tr S1``, side by side for each epoch."""
-    ax = _axis(ax, (5.0, 4.0))
-    names = list(next(iter(layer_traces.values()), {}))
-    height = 0.8 / max(len(layer_traces), 1)
-    for i, ((epoch, traces), colour) in enumerate(zip(layer_traces.items(), _cycle(len(layer_traces)), strict=True)):
-        places = np.arange(len(names)) + (i - 0.5 * (len(layer_traces) - 1)) * height
-        ax.barh(places, [traces[name] for name in names], height, color=colour, label=_epoch(epoch))
-    ax.set_yticks(np.arange(len(names)), names, fontsize=9 if len(names) < 16 else 6)
-    ax.invert_yaxis()
-    ax.set(xscale="log", xlabel=r"trace of $S_1$")
-    ax.set_title("Where the noise is")
-    return _tidy(ax)
-
-
-def plot_temperatures(history: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
-    """Draw the temperature by the formula and that of the velocity over the steps of a training."""
-    ax = _axis(ax, (5.0, 4.0))
-    labels = {"temperature": "from the gradient noise", "kinetic_temperature": "from the velocity"}
-    for (key, label), colour in zip(labels.items(), (BLUE, ORANGE), strict=True):
-        points = [(row["step"], row[key]) for row in history if row[key] is not None and row[key] > 0]
-        if points:
-            ax.plot(*zip(*points, strict=True), color=colour, label=label, linewidth=1.3)
-    ax.set(yscale="log", xlabel="steps", ylabel="temperature $T$ per direction")
-    ax.set_title("Temperature along the training")
-    ax.legend(frameon=False)
-    return _tidy(ax)
-
-
-def plot_equilibrium_ratio(history: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
-    """Draw dissipation over fluctuation with its interval; 1 is a stationary state."""
-    ax = _axis(ax, (5.0, 4.0))
-    rows = [row for row in history if row["equilibrium_ratio"] is not None and row["equilibrium_low"] is not None]
-    steps = [row["step"] for row in rows]
-    low, high = ([row[key] for row in rows] for key in ("equilibrium_low", "equilibrium_high"))
-    ax.axhline(1.0, color="black", linestyle="--", linewidth=1.0)
-    if rows:
-        ratios = [row["equilibrium_ratio"] for row in rows]
-        ax.fill_between(steps, low, high, color=SKY, alpha=0.35, linewidth=0, label="95 % interval")
-        ax.plot(steps, ratios, color=BLUE, linewidth=1.3, label="dissipation / fluctuation")
-        late = np.array(ratios[len(ratios) // 3 :])
-        ax.set_ylim(min(0.0, float(late.min())) - 0.1, max(2.0, 1.2 * float(late.max())))
-        ax.legend(frameon=False)
-    ax.set(xlabel="steps", ylabel="equilibrium ratio")
-    ax.set_title("Is it at equilibrium? (1 = yes)")
-    return _tidy(ax)
+    return tidy(ax)
 
 
 def write_animation(
@@ -268,7 +184,7 @@ def write_animation(
     # The start is a tall peak; the scale is that of what follows, or equilibrium would be a flat line.
     tallest = max(float(np.median(in_x.max(axis=1))), 0.0 if boltzmann is None else float(boltzmann.max()))
     below.set(xlabel="position $x$", ylabel="density of $x$", ylim=(0.0, 1.5 * tallest))
-    _tidy(below)
+    tidy(below)
     figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]
     figure.set_layout_engine("none")  # one layout for all frames: quicker, and nothing jumps
     writer = PillowWriter(fps=frames_per_second)
@@ -302,24 +218,6 @@ def _crop(ax: Axes, grid: PhaseSpace, energy: Array, densities: Array) -> None:
     rows, columns = np.flatnonzero(seen.any(axis=1)), np.flatnonzero(seen.any(axis=0))
     ax.set_xlim(grid.x_edges[rows[0]], grid.x_edges[rows[-1] + 1])
     ax.set_ylim(grid.v_edges[columns[0]], grid.v_edges[columns[-1] + 1])
-
-
-def _axis(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    return ax if ax is not None else Figure(figsize=size, layout="constrained").subplots()
-
-
-def _cycle(count: int) -> Array:
-    """Colours for a sequence in time, from light to dark."""
-    return np.asarray(colormaps["viridis"](np.linspace(0.85, 0.1, max(count, 1))))[:count]
-
-
-def _epoch(epoch: int) -> str:
-    return "before training" if epoch == 0 else f"after epoch {epoch}"
-
-
-def _tidy(ax: Axes) -> Axes:
-    ax.spines[["top", "right"]].set_visible(False)
-    return ax
 
 
 def _at(time: Any) -> str:

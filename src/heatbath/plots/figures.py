@@ -1,0 +1,127 @@
+"""Figures as the paper prints them, from their data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from heatbath.panels import FigureData, Panel
+from heatbath.plots.style import COLOURS, GREY, new_axis, tidy
+
+# Ten hues, but seven dashes and marks: past the last hue each comes again with another dash.
+_DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 2)),
+    (0, (1.5, 1.5)),
+    (0, (6, 2, 1.5, 2)),
+    (0, (9, 3)),
+    (0, (4, 1.5, 1, 1.5)),
+    (0, (3, 3)),
+)
+_MARKS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def plot_figure(figure: FigureData) -> Figure:
+    """Draw a figure as the paper prints it: its panels in one row, with one legend below them."""
+    count = len(figure.panels)
+    page = Figure(figsize=(max(5.0, 3.6 * count), 3.7), layout="constrained")
+    page.suptitle(_plain(figure.title, max(50, 36 * count)))
+    if not count:
+        page.text(0.5, 0.5, "There is nothing to draw yet.", ha="center", color=GREY)
+        return page
+    legend: dict[str, Any] = {_plain(series.name): None for panel in figure.panels for series in panel.series}
+    for panel, ax in zip(figure.panels, page.subplots(1, count, squeeze=False)[0], strict=True):
+        plot_panel(panel, ax)
+        handles, names = ax.get_legend_handles_labels()
+        legend |= zip(names, handles, strict=True)
+    if legend:
+        longest = max(len(line) for name in legend for line in name.splitlines())
+        columns = max(1, int(page.get_figwidth() / (0.65 + 0.075 * longest)))
+        page.set_figheight(3.4 + 0.2 * -(-len(legend) // columns) * max(name.count("\n") + 1 for name in legend))
+        look: dict[str, Any] = {"ncols": min(columns, len(legend)), "frameon": False, "fontsize": 9}
+        page.legend(legend.values(), legend.keys(), loc="outside lower center", **look)
+    page.get_layout_engine().execute(page)  # type: ignore[union-attr]
+    page.set_layout_engine("none")  # one layout for all formats: quicker, and they agree
+    return page
+
+
+def plot_panel(panel: Panel, ax: Axes | None = None) -> Axes:
+    """Draw one panel: curves with bands, points and bars with whiskers; side by side where they share a category."""
+    ax = new_axis(ax, (4.5, 3.6))
+    every = [x for series in panel.series for x in series.x]
+    categories = list(dict.fromkeys(map(str, every))) if any(isinstance(x, str) for x in every) else []
+    places = sorted({float(x) for x in every}) if not categories else []
+    unit = 1.0 if categories else float(min(np.diff(places), default=1.0))
+    # Near zero an interval can reach many decades down; it is cut where it says no more.
+    floor = 0.3 * min((y for series in panel.series for y in series.y if y and y > 0.0), default=1.0)
+    beside = [s for s in panel.series if s.style == "bars" or (categories and s.style == "points")]
+    for series in panel.series:
+        sharing = [[other for other in beside if x in other.x] if series in beside else [series] for x in series.x]
+        widths = np.array([0.8 * unit / len(others) for others in sharing])
+        shifts = [others.index(series) - 0.5 * (len(others) - 1) for others in sharing]
+        x = np.array([categories.index(str(x)) if categories else x for x in series.x], float) + shifts * widths
+        y, low, high = (
+            np.array([np.nan if value is None else value for value in values], float)
+            for values in (series.y, series.low or series.y, series.high or series.y)
+        )
+        if panel.y_log:
+            y[y <= 0.0] = np.nan
+            low = np.maximum(low, floor)
+        colour, name = COLOURS[series.colour % len(COLOURS)], _plain(series.name)
+        whiskers = np.abs([y - low, high - y]) if series.low and series.high else None
+        if series.style == "line":
+            ax.plot(x, y, color=colour, linestyle=_DASHES[series.colour % len(_DASHES)], linewidth=1.3, label=name)
+            seen = np.concatenate([[False], np.isfinite(y), [False]])
+            alone = seen[1:-1] & ~seen[:-2] & ~seen[2:]  # between gaps, where no line shows it
+            ax.plot(x[alone], y[alone], ".", color=colour)
+            if whiskers is not None:
+                ax.fill_between(x, low, high, color=colour, alpha=0.17, linewidth=0)
+        elif series.style == "points":
+            mark = _MARKS[series.colour % len(_MARKS)]
+            ax.errorbar(x, y, whiskers, fmt=mark, color=colour, markersize=4.5, capsize=2, elinewidth=1.0, label=name)
+        else:
+            ax.bar(x, y, 0.92 * widths, color=colour, yerr=whiskers, capsize=2, ecolor="#222222", label=name)
+    if not _values(panel):
+        ax.text(0.5, 0.5, "No data yet", transform=ax.transAxes, ha="center", color=GREY)
+    ax.set(xlabel=_plain(panel.x_label), ylabel=_plain(panel.y_label))
+    ax.set(xscale="log" if panel.x_log else "linear", yscale="log" if panel.y_log else "linear")
+    if panel.y_log:
+        ax.set_ylim(bottom=max(floor, ax.get_ylim()[0]))
+    ax.set_title(_plain(panel.title), fontsize=10)
+    if categories:
+        turned = 30 if sum(map(len, categories)) > 40 else 0
+        ax.set_xticks(range(len(categories)), [_plain(name, 20) for name in categories], rotation=turned, fontsize=8)
+        ax.set_xlim(-0.5, len(categories) - 0.5)
+    if cuts_bars(panel):
+        values = _values(panel)
+        ax.set_ylim(min(values) - 0.1 * np.ptp(values), max(values) + 0.1 * np.ptp(values))
+    return tidy(ax)
+
+
+def cuts_bars(panel: Panel) -> bool:
+    """Return whether bars start above zero, as they must where all are tall and differ little."""
+    values = _values(panel) if any(series.style == "bars" for series in panel.series) else []
+    return bool(values) and not panel.y_log and 0.0 < min(values) < max(values) < 2.0 * min(values)
+
+
+def write_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure as ``.svg``, ``.png`` or ``.pdf``; the same figure gives the same bytes."""
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    with rc_context({"svg.hashsalt": "heatbath", "pdf.fonttype": 42}):
+        figure.savefig(path, dpi=200, metadata=undated.get(Path(path).suffix))
+
+
+def _values(panel: Panel) -> list[float]:
+    columns = [values for series in panel.series for values in (series.y, series.low or (), series.high or ())]
+    return [value for values in columns for value in values if value is not None and np.isfinite(value)]
+
+
+def _plain(text: str, width: int = 40) -> str:
+    """Figures as data hold no formulas, so a dollar is a dollar; a long text gets two lines, and no more."""
+    return fill(text, width, max_lines=2, placeholder=" …").replace("$", r"\$")

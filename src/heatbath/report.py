@@ -1,0 +1,271 @@
+"""The report: one HTML page with every figure as an interactive plot, whole in a single file and without a network.
+
+The page is made of the files in ``report_page``: a template, its style, `plot.js` (axes and curves) and `page.js`
+(legends, tables, downloads, theme). Figures travel in it as JSON, and its script draws them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from heatbath.panels import FigureData, Panel, Series, to_csv
+from heatbath.statistics import Verdict
+
+DIGITS = 7  # of a number in the page, as many as single precision knows; the CSV beside it has all
+_OUTCOMES = ("confirmed", "contradicted", "undecided")
+
+
+def write_report(
+    figures: Sequence[FigureData],
+    folder: str | Path,
+    *,
+    about: Mapping[str, str],
+    title: str = "SGD with a random learning rate: what the paper says and what we find",
+) -> Path:
+    """Write ``report.html`` and ``NAME.svg``, ``.png``, ``.pdf`` and ``.csv`` of each figure; return the page.
+
+    The page alone is complete: it holds the data and makes the downloads itself. Each file appears when it is whole.
+
+    Args:
+        figures: in the order of the page; their names become names of files.
+        folder: where to write; made if need be.
+        about: what was run, in words: settings, seeds, device, versions, time.
+        title: of the page.
+    """
+    from heatbath import plots
+
+    _check_names(figures)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as name:
+        partial = Path(name)
+        for figure in figures:
+            picture = plots.plot_figure(figure)
+            for kind in ("svg", "png", "pdf"):
+                plots.write_figure(picture, partial / f"{figure.name}.{kind}")
+            (partial / f"{figure.name}.csv").write_text(to_csv(figure), encoding="utf-8")
+        pdfs = {figure.name: (partial / f"{figure.name}.pdf").read_bytes() for figure in figures}
+        cut = {figure.name: [plots.cuts_bars(panel) for panel in figure.panels] for figure in figures}
+        page = _page(figures, about=about, title=title, pdfs=pdfs, cut=cut)
+        (partial / "report.html").write_text(page, encoding="utf-8")
+        for path in sorted(partial.iterdir()):
+            os.replace(path, folder / path.name)
+    return folder / "report.html"
+
+
+def describe_panel(panel: Panel) -> str:
+    """Return what is seen in a panel, in words, for those who do not see it."""
+    ends = [text for series in panel.series if (text := _describe_series(series))]
+    scales = [f"{axis} axis is logarithmic" for axis, log in (("x", panel.x_log), ("y", panel.y_log)) if log]
+    text = f"{panel.title}: {panel.y_label} against {panel.x_label}."
+    if scales:
+        text += f" The {' and the '.join(scales)}."
+    return f"{text} {'; '.join(ends) if ends else 'There are no points'}."
+
+
+def _describe_series(series: Series) -> str:
+    points: list[tuple[Any, float, float | None, float | None]] = [
+        (x, y, low, high)
+        for x, y, low, high in zip(series.x, series.y, series.low or series.y, series.high or series.y, strict=True)
+        if y is not None and math.isfinite(y)
+    ]
+    if not points:
+        return ""
+    x, y, low, high = points[-1]
+    interval = f" ({low:.4g} to {high:.4g})" if series.low and low is not None and high is not None else ""
+    if series.style == "line":
+        values = [point[1] for point in points]
+        return f"{series.name} runs from {values[0]:.4g} to {y:.4g}{interval} at {_number(x)}"
+    if len(points) == 1:
+        return f"{series.name}: {y:.4g}{interval} at {_number(x)}"
+    least, most = min(points, key=lambda p: p[1]), max(points, key=lambda p: p[1])
+    return (
+        f"{series.name}: {len(points)} values from {least[1]:.4g} at {_number(least[0])} "
+        f"to {most[1]:.4g} at {_number(most[0])}"
+    )
+
+
+def _check_names(figures: Sequence[FigureData]) -> None:
+    """Names become files and anchors, so nothing but letters, digits, ``-`` and ``_``, and each one once."""
+    for name, count in Counter(figure.name for figure in figures).items():
+        if count > 1 or name == "report" or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
+            reason = f"there are {count} of it" if count > 1 else "use letters, digits, - and _, and not 'report'"
+            raise ValueError(f"no figure can be named {name!r}: {reason}")
+
+
+def _page(
+    figures: Sequence[FigureData],
+    *,
+    about: Mapping[str, str],
+    title: str,
+    pdfs: Mapping[str, bytes],
+    cut: Mapping[str, Sequence[bool]],
+) -> str:
+    source = files("heatbath") / "report_page"
+    script = "".join((source / name).read_text(encoding="utf-8") for name in ("plot.js", "page.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    data = json.dumps([_figure_data(figure, cut[figure.name]) for figure in figures], separators=(",", ":"))
+    return Template((source / "template.html").read_text(encoding="utf-8")).substitute(
+        title=escape(title),
+        # The browser runs this script and no other, whatever the texts of the figures hold.
+        script_hash=f"sha256-{digest}",
+        script=script,
+        css=(source / "page.css").read_text(encoding="utf-8"),
+        summary=escape(_summary(figures)),
+        verdicts=_verdict_table(figures),
+        contents="\n".join(
+            f'<li><a href="#{figure.name}">{escape(_label(figure))}</a> {escape(figure.title)}</li>'
+            for figure in figures
+        ),
+        about=_definitions(about),
+        figures="\n".join(_section(figure, pdfs[figure.name], cut[figure.name]) for figure in figures),
+        data=data.replace("<", "\\u003c"),
+    )
+
+
+def _figure_data(figure: FigureData, cut: Sequence[bool]) -> dict[str, Any]:
+    panels = [
+        {
+            "title": panel.title,
+            "x_label": panel.x_label,
+            "y_label": panel.y_label,
+            "x_log": panel.x_log,
+            "y_log": panel.y_log,
+            "alt": describe_panel(panel),
+            "cut": cut_here,
+            "series": [_series_data(series) for series in panel.series],
+        }
+        for panel, cut_here in zip(figure.panels, cut, strict=True)
+    ]
+    return {"name": figure.name, "label": _label(figure), "panels": panels}
+
+
+def _series_data(series: Series) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": series.name, "style": series.style, "colour": series.colour}
+    for key, values in (("x", series.x), ("y", series.y), ("low", series.low), ("high", series.high)):
+        if values is not None:
+            found[key] = [value if isinstance(value, str) else _short(value) for value in values]
+    return found
+
+
+def _short(value: float | None) -> float | int | None:
+    if value is None or not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{DIGITS}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+
+
+def _number(x: float | str) -> str:
+    return x if isinstance(x, str) else f"{x:.4g}"
+
+
+def _label(figure: FigureData) -> str:
+    number = re.fullmatch(r"figure(\d+\w*)", figure.name)
+    return f"Figure {number[1]}" if number else figure.name.replace("_", " ").replace("-", " ").capitalize()
+
+
+def _summary(figures: Sequence[FigureData]) -> str:
+    outcomes = Counter[str](verdict.outcome for figure in figures for verdict in figure.verdicts)
+    counts = ", ".join(f"{outcomes[name]} {name}" for name in _OUTCOMES if outcomes[name])
+    total = sum(outcomes.values())
+    shown = f"{len(figures)} figure{'s' * (len(figures) != 1)}"
+    return f"{shown}, {total} claim{'s' * (total != 1)}: {counts}." if counts else f"{shown}, no claim judged yet."
+
+
+def _verdict_table(figures: Sequence[FigureData]) -> str:
+    rows = [
+        '<tr role="row">'
+        f'<td role="cell"><a href="#{figure.name}">{escape(_label(figure))}</a></td>'
+        f'<td role="cell">{escape(verdict.claim)}</td>'
+        f'<td role="cell">{_badge(verdict)}</td>'
+        f'<td role="cell">{escape(verdict.detail)}</td>'
+        f'<td role="cell" data-label="Margin">{_margin(verdict)}</td></tr>'
+        for figure in figures
+        for verdict in figure.verdicts
+    ]
+    if not rows:
+        return ""
+    names = ("Figure", "Claim", "Verdict", "Our numbers", "Margin")
+    head = "".join(f'<th role="columnheader" scope="col">{name}</th>' for name in names)
+    return (
+        '<h2 id="page-verdicts">Verdicts</h2>\n'
+        '<table class="verdict-table" role="table" aria-labelledby="page-verdicts">'
+        f'<thead role="rowgroup"><tr role="row">{head}</tr></thead>\n'
+        '<tbody role="rowgroup">' + "\n".join(rows) + "</tbody></table>"
+    )
+
+
+def _badge(verdict: Verdict) -> str:
+    return f'<span class="badge {verdict.outcome}">{escape(verdict.text)}</span>'
+
+
+def _margin(verdict: Verdict) -> str:
+    return "" if verdict.margin is None else f"{verdict.margin:.4g}"
+
+
+def _section(figure: FigureData, pdf: bytes, cut: Sequence[bool]) -> str:
+    wide = " wide" if len(figure.panels) > 2 else ""
+    link = f"data:application/pdf;base64,{base64.b64encode(pdf).decode()}"
+    label = escape(_label(figure))
+    panels = "\n".join(_panel(panel, cut_here) for panel, cut_here in zip(figure.panels, cut, strict=True))
+    verdicts = _block("Claims and verdicts", "".join(_verdict(verdict) for verdict in figure.verdicts))
+    notes = _block("Missing", _list(figure.missing)) + _block("Errata", _list(figure.errata))
+    notes += _block("Settings", _definitions(figure.settings) if figure.settings else "")
+    return f"""<section class="figure" id="{figure.name}" aria-labelledby="{figure.name}-title">
+<h2 id="{figure.name}-title">{label}. {escape(figure.title)}</h2>
+<p>{escape(figure.question)}</p>
+<div class="columns{wide}">
+<div class="plots">
+<ul class="legend" aria-label="Show and hide series of {label}"></ul>
+<div class="panels">{panels or "<p>There is nothing to draw yet.</p>"}</div>
+<p class="downloads"><span>Download</span>
+<a class="button" download="{figure.name}.pdf" href="{link}" aria-label="Download {label} as PDF">PDF</a></p>
+{"<details><summary>The numbers as a table</summary></details>" if figure.panels else ""}
+</div>
+<div class="side">{verdicts}</div>
+<div class="notes">{notes}</div>
+</div>
+</section>"""
+
+
+def _panel(panel: Panel, cut: bool) -> str:
+    note = " ".join(text for text in (panel.note, "The bars do not start at zero." if cut else "") if text)
+    foot = f'<p class="note">{escape(note)}</p>' if note else ""
+    return (
+        f'<figure class="panel"><div class="panel-head"><h3>{escape(panel.title)}</h3></div>'
+        f'<div class="canvas" role="img" aria-label="{escape(describe_panel(panel))}"></div>{foot}</figure>'
+    )
+
+
+def _verdict(verdict: Verdict) -> str:
+    return (
+        f'<div class="verdict">{_badge(verdict)}<p><strong>{escape(verdict.claim)}</strong></p>'
+        f"<p>{escape(verdict.detail)}</p></div>"
+    )
+
+
+def _block(heading: str, content: str) -> str:
+    return f"<div><h3>{heading}</h3>{content}</div>" if content else ""
+
+
+def _list(texts: Iterable[str]) -> str:
+    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _definitions(entries: Mapping[str, str]) -> str:
+    rows = "".join(f"<dt>{escape(str(key))}</dt><dd>{escape(str(value))}</dd>" for key, value in entries.items())
+    return f"<dl>{rows}</dl>"

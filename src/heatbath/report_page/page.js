@@ -1,0 +1,166 @@
+// One button for each colour of a figure: the series of a colour belong together in all its panels.
+function addLegend(figure, holder) {
+  const groups = new Map();
+  for (const series of figure.panels.flatMap((panel) => panel.series)) {
+    if (!groups.has(series.colour)) groups.set(series.colour, { names: new Set(), style: series.style });
+    groups.get(series.colour).names.add(series.name);
+  }
+  figure.legend = [...groups].map(([colour, { names, style }]) => ({ colour, style, name: [...names].join(" · ") }));
+  for (const { colour, style, name } of figure.legend) {
+    const button = make("button", { type: "button", "aria-pressed": "true" }, swatch(colour, style), name);
+    button.addEventListener("click", () => {
+      const shown = figure.hidden.has(colour);
+      if (shown) figure.hidden.delete(colour);
+      else figure.hidden.add(colour);
+      button.setAttribute("aria-pressed", shown);
+      for (const plot of figure.plots) plot.draw();
+    });
+    holder.append(make("li", {}, button));
+  }
+}
+
+function swatch(colour, style) {
+  const shape = {
+    line: () => draw("path", { class: "curve", d: "M0 6h28", "stroke-dasharray": DASHES[variant(colour)] || "none" }),
+    points: () => draw("path", { class: "mark", d: MARKS[variant(colour)](5), transform: "translate(14 6)" }),
+    bars: () => draw("rect", { class: "bar", x: 8, y: 0, width: 12, height: 12 }),
+  }[style]();
+  return draw("svg", { class: `s${hue(colour)}`, width: 28, height: 12, "aria-hidden": "true" }, shape);
+}
+
+function fillTable(figure, holder) {
+  for (const { title, x_label, series } of figure.panels) {
+    const rows = new Map();
+    series.forEach((one, column) => one.x.forEach((x, i) => {
+      const interval = typeof one.low?.[i] === "number" ? ` (${format(one.low[i])} to ${format(one.high[i])})` : "";
+      if (!rows.has(x)) rows.set(x, series.map(() => ""));
+      rows.get(x)[column] = format(one.y[i]) + interval;
+    }));
+    const head = make("tr", {}, ...[x_label, ...series.map((one) => one.name)].map((name) => make("th", { scope: "col" }, name)));
+    const order = [...rows].sort(([a], [b]) => (typeof a === "number" ? a - b : 0));
+    const body = order.map(([x, cells]) => make("tr", {}, make("th", { scope: "row" }, format(x)), ...cells.map((cell) => make("td", {}, cell))));
+    const table = make("table", {}, make("caption", {}, title), make("thead", {}, head), make("tbody", {}, ...body));
+    holder.append(make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `${title}, as a table` }, table));
+  }
+}
+
+// Downloads: numbers as CSV, and the plots as they are shown, in the colours of the light theme.
+
+function toCsv(figure) {
+  const quote = (value) => (/[",\n\r]/.test(value ?? "") ? `"${String(value).replaceAll('"', '""')}"` : (value ?? ""));
+  const rows = [["panel", "series", "x", "y", "low", "high"]];
+  for (const { title, series } of figure.panels)
+    for (const { name, x, y, low, high } of series) x.forEach((at, i) => rows.push([title, name, at, y[i], low?.[i], high?.[i]]));
+  return rows.map((row) => `${row.map(quote).join(",")}\n`).join("");
+}
+
+const LOOKS = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-linejoin", "font-size", "font-family", "font-weight"];
+
+function toSvg(figure) {
+  const theme = page.dataset.theme;
+  page.dataset.theme = "light";
+  const inlined = (element) => {
+    const copy = element.cloneNode(true);
+    const copies = copy.querySelectorAll("*");
+    element.querySelectorAll("*").forEach((one, i) => {
+      const style = getComputedStyle(one);
+      if (one.matches("path, rect, text, circle")) for (const look of LOOKS) copies[i].setAttribute(look, style.getPropertyValue(look));
+    });
+    copy.querySelector(".over")?.remove();
+    for (const name of ["tabindex", "role", "class"]) copy.removeAttribute(name);
+    return copy;
+  };
+  const font = { "font-family": "system-ui, sans-serif", fill: "#1d2125" };
+  const picture = draw("svg", { xmlns: "http://www.w3.org/2000/svg" });
+  let x = 0, height = 0;
+  for (const plot of figure.plots) {
+    const { width, height: tall } = plot.svg.viewBox.baseVal;
+    picture.append(draw("text", { x: x + 8, y: 58, "font-size": 14, "font-weight": 600, ...font }, plot.panel.title));
+    const part = inlined(plot.svg);
+    for (const [key, value] of Object.entries({ x, y: 66, width, height: tall })) part.setAttribute(key, value);
+    picture.append(part);
+    x += width + 16;
+    height = Math.max(height, tall + 74);
+  }
+  let right = 8;
+  const shown = figure.legend.filter(({ colour }) => !figure.hidden.has(colour));
+  for (const { colour, name } of shown) {
+    const button = figure.buttons.children[figure.legend.findIndex((one) => one.colour === colour)];
+    const key = inlined(button.querySelector("svg"));
+    if (right > 8 && right + 44 + 7.5 * name.length > x) break;
+    for (const [attribute, value] of Object.entries({ x: right, y: 18 })) key.setAttribute(attribute, value);
+    picture.append(key, draw("text", { x: right + 34, y: 28, "font-size": 13, ...font }, name));
+    right += 54 + 7.5 * name.length;
+  }
+  page.dataset.theme = theme;
+  for (const [key, value] of Object.entries({ width: x, height, viewBox: `0 0 ${x} ${height}` })) picture.setAttribute(key, value);
+  picture.prepend(draw("rect", { width: x, height, fill: "#ffffff" }));
+  return new XMLSerializer().serializeToString(picture);
+}
+
+async function toPng(figure) {
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(toSvg(figure))}`;
+  await image.decode();
+  const canvas = make("canvas", { width: 2 * image.width, height: 2 * image.height });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}
+
+function addDownloads(figure, holder) {
+  const kinds = {
+    csv: ["text/csv", toCsv],
+    svg: ["image/svg+xml", toSvg],
+    png: ["image/png", toPng],
+  };
+  const buttons = Object.entries(kinds).map(([kind, [type, content]]) => {
+    const button = make("button", { type: "button", "data-kind": kind, "aria-label": `Download ${figure.label} as ${kind.toUpperCase()}` }, kind.toUpperCase());
+    button.addEventListener("click", async () => {
+      const link = make("a", { download: `${figure.name}.${kind}` });
+      link.href = URL.createObjectURL(new Blob([await content(figure)], { type }));
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    });
+    return button;
+  });
+  holder.querySelector("span").after(...buttons);
+}
+
+// Theme: that of the system until the reader chooses one.
+
+const system = matchMedia("(prefers-color-scheme: dark)");
+let chosen = null;
+try { chosen = localStorage.getItem("heatbath-theme"); } catch { /* a page from a file may have no storage */ }
+
+function setTheme() {
+  page.dataset.theme = chosen ?? (system.matches ? "dark" : "light");
+  const button = document.getElementById("page-theme");
+  if (button) button.textContent = page.dataset.theme === "dark" ? "Light theme" : "Dark theme";
+}
+
+setTheme();
+system.addEventListener("change", setTheme);
+addEventListener("beforeprint", () => { page.dataset.theme = "light"; });
+addEventListener("afterprint", setTheme);
+addEventListener("DOMContentLoaded", () => {
+  const button = document.getElementById("page-theme");
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    chosen = page.dataset.theme === "dark" ? "light" : "dark";
+    try { localStorage.setItem("heatbath-theme", chosen); } catch { /* then it lasts as long as the page */ }
+    setTheme();
+  });
+  setTheme();
+  for (const figure of JSON.parse(document.getElementById("page-data").textContent)) {
+    const section = document.getElementById(figure.name);
+    figure.hidden = new Set();
+    figure.buttons = section.querySelector(".legend");
+    if (!figure.panels.length) continue;
+    addLegend(figure, figure.buttons);
+    const holders = section.querySelectorAll(".panel");
+    figure.plots = figure.panels.map((panel, i) => new Plot(figure, panel, holders[i], i));
+    addDownloads(figure, section.querySelector(".downloads"));
+    const table = section.querySelector("details");
+    table.addEventListener("toggle", () => fillTable(figure, table), { once: true });
+  }
+});

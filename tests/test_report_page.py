@@ -1,0 +1,254 @@
+"""The report's page as a reader has it: drawn and used in a real browser, wide and narrow, light and dark."""
+
+import base64
+import csv
+import io
+import re
+from itertools import pairwise
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from browser import CHROMIUM, Browser
+from figure_data import (
+    PROTOCOLS,
+    all_figures,
+    bars_figure,
+    evil_figure,
+    sample_report,
+    scatter_figure,
+    training_figure,
+)
+from heatbath.panels import to_csv
+from heatbath.report import describe_panel
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+
+PLACE = """(() => {
+  const plot = document.querySelectorAll("#%s .plot")[%d];
+  plot.scrollIntoView({ block: "center", behavior: "instant" });
+  const { left, top, width, height } = plot.getBoundingClientRect();
+  return [left, top, width, height];
+})()"""
+TICKS = "[...document.querySelectorAll('#figure1 .plot')[0].querySelectorAll('text')].map(t => t.textContent)"
+TIP = "(() => { const tip = document.querySelector('#figure1 .tip'); return tip.hidden ? null : tip.innerText; })()"
+# Runs a download and returns what the link would have saved.
+DOWNLOAD = """new Promise((done) => {
+  const make = URL.createObjectURL;
+  URL.createObjectURL = (blob) => {
+    URL.createObjectURL = make;
+    const reader = new FileReader();
+    reader.onload = () => done([blob.type, reader.result.split(",")[1]]);
+    reader.readAsDataURL(blob);
+    return "data:,";
+  };
+  document.querySelector("#%s .downloads [data-kind=%s]").click();
+})"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return sample_report(tmp_path_factory.getbasetemp() / "report")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_plot_is_drawn(browser, folder, width, dark):
+    browser.open(folder / "report.html", width=width, dark=dark, touch=width < 500)
+    assert browser.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
+    assert browser.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+    for figure in [*all_figures(), evil_figure()]:
+        for i, panel in enumerate(figure.panels):
+            found = browser.evaluate(f"""(() => {{
+              const plot = document.querySelectorAll("#{figure.name} .plot")[{i}];
+              const count = (what) => plot.querySelectorAll(what).length;
+              const box = plot.getBoundingClientRect();
+              const parts = [...plot.querySelectorAll("path, rect, circle")].map((e) => e.outerHTML).join("");
+              return {{ series: count(".series"), curves: count(".curve"), bars: count(".bar"), marks: count(".mark"),
+                texts: [...plot.querySelectorAll("text")].map((t) => t.textContent), label: plot.ariaLabel,
+                role: plot.role, width: box.width, right: box.right, broken: /NaN|Infinity|undefined/.test(parts) }};
+            }})()""")
+            points = dict.fromkeys(("line", "points", "bars"), 0)
+            for series in panel.series:
+                points[series.style] += sum(y is not None for y in series.y)
+            assert found["series"] == len(panel.series)
+            assert found["curves"] == sum(series.style == "line" for series in panel.series)
+            assert (found["bars"], found["marks"]) == (points["bars"], points["points"])
+            assert {panel.x_label, panel.y_label} <= set(found["texts"])
+            assert len(found["texts"]) >= 6
+            assert (found["label"], found["role"]) == (describe_panel(panel), "img")
+            assert 280 < found["width"] <= found["right"] <= width
+            assert not found["broken"]
+    assert browser.evaluate("window.pwned") is None
+    assert browser.errors == []
+
+
+def test_gaps_split_curves_and_points_between_them_are_seen(browser, folder):
+    browser.open(folder / "report.html", width=1280)
+    curve = "document.querySelector(\"#sparse .plot [data-colour='%d'] .curve\").getAttribute('d')"
+    assert re.fullmatch(r"M[\d. ]+L[\d. ]+L[\d. ]+", browser.evaluate(curve % 2))
+    assert re.fullmatch(r"M[\d. ]+m-2 0h4M[\d. ]+m-2 0h4", browser.evaluate(curve % 3))
+
+
+@pytest.mark.parametrize("panel", [0, 1])
+def test_bars_stand_side_by_side(browser, folder, panel):
+    browser.open(folder / "report.html", width=1280)
+    bars = browser.evaluate(f"""[...document.querySelectorAll("#figure3 .plot")[{panel}].querySelectorAll(".bar")]
+      .map((bar) => [bar.x.baseVal.value, bar.x.baseVal.value + bar.width.baseVal.value])""")
+    assert all(left[1] < right[0] for left, right in pairwise(sorted(bars)))
+
+
+def test_toggles_hide_a_protocol_in_all_panels_and_work_with_keys(browser, folder):
+    browser.open(folder / "report.html", width=1280)
+    seen = "[...document.querySelectorAll('#figure1 .series')].map(s => s.dataset.colour).join('')"
+    pressed = "[...document.querySelectorAll('#figure1 .legend button')].map(b => [b.innerText, b.ariaPressed])"
+    assert browser.evaluate(pressed) == [[name, "true"] for name in PROTOCOLS]
+    assert browser.evaluate(seen) == "01234" * 2
+    browser.evaluate("document.querySelectorAll('#figure1 .legend button')[1].click()")
+    assert browser.evaluate(seen) == "0234" * 2
+    assert browser.evaluate(pressed)[1] == ["random", "false"]
+    assert browser.evaluate("document.querySelectorAll('#figure3 .series').length") == 10  # other figures keep theirs
+    browser.evaluate("document.querySelectorAll('#figure1 .legend button')[1].focus()")
+    browser.key("Enter", "\r")
+    assert browser.evaluate(seen) == "01234" * 2
+    assert browser.errors == []
+
+
+def test_a_pointer_reads_all_series(browser, folder):
+    browser.open(folder / "report.html", width=1280)
+    left, top, width, height = browser.evaluate(PLACE % ("figure1", 0))
+    assert browser.evaluate(TIP) is None
+    browser.mouse("mouseMoved", left + 0.6 * width, top + 0.4 * height)
+    text = browser.evaluate(TIP)
+    epoch = int(re.match(r"epoch: (\d+)\n", text)[1])
+    assert 60 < epoch < 140
+    for series in training_figure().panels[0].series:
+        y, low, high = (f"{values[epoch - 1]:.4f}" for values in (series.y, series.low, series.high))
+        assert re.search(rf"{series.name}\s+{y}\s+{low} to {high}", text)
+    browser.mouse("mouseMoved", 2, 2)
+    assert browser.evaluate(TIP) is None
+    assert browser.errors == []
+
+
+def test_drag_wheel_keys_and_double_click_zoom_and_go_back(browser, folder):
+    browser.open(folder / "report.html", width=1280)
+    left, top, width, height = browser.evaluate(PLACE % ("figure1", 0))
+    whole = browser.evaluate(TICKS)
+    reset = "document.querySelector('#figure1 .panel-head button')"
+    assert browser.evaluate(f"{reset}.hidden") is True
+
+    def drag(y):
+        browser.mouse("mousePressed", left + 0.5 * width, top + 0.3 * height, button="left", buttons=1, clickCount=1)
+        browser.mouse("mouseMoved", left + 0.7 * width, top + y * height, button="left", buttons=1)
+        assert browser.evaluate("document.querySelectorAll('#figure1 .box').length") == 1
+        browser.mouse("mouseReleased", left + 0.7 * width, top + y * height, button="left", clickCount=1)
+
+    drag(0.31)  # a flat box: the y axis stays
+    zoomed = browser.evaluate(TICKS)
+    numbers = [text for text in whole if re.fullmatch(r"0\.\d", text)]
+    assert [text for text in zoomed if re.fullmatch(r"0\.\d", text)] == numbers
+    assert "0" not in zoomed
+    browser.evaluate(f"{reset}.click()")
+    assert browser.evaluate(TICKS) == whole
+    drag(0.5)
+    assert not set(numbers) <= set(browser.evaluate(TICKS))
+    middle = (left + 0.5 * width, top + 0.5 * height)
+    for count in (1, 2):
+        browser.mouse("mousePressed", *middle, button="left", clickCount=count)
+        browser.mouse("mouseReleased", *middle, button="left", clickCount=count)
+    assert browser.evaluate(TICKS) == whole
+    browser.mouse("mouseWheel", *middle, deltaX=0, deltaY=-100)  # the clicks have chosen this plot
+    assert browser.evaluate(f"{reset}.hidden") is False
+    browser.key("0", "0")
+    assert browser.evaluate(TICKS) == whole
+    browser.key("+", "+")
+    assert browser.evaluate(TICKS) != whole
+    browser.key("Escape")
+    browser.key("ArrowRight")
+    browser.key("ArrowRight")
+    told = browser.evaluate("document.querySelector('[role=status]').innerText")
+    assert re.search(r"epoch: \d+\. constant 0\.\d+, 0\.\d+ to", told)
+    assert browser.errors == []
+
+
+def test_two_fingers_zoom_and_one_reads(browser, folder):
+    browser.open(folder / "report.html", width=390, touch=True)
+    left, top, width, height = browser.evaluate(PLACE % ("figure1", 0))
+    whole = browser.evaluate(TICKS)
+
+    def touch(kind, *places):
+        points = [{"x": left + x * width, "y": top + 0.5 * height, "id": i} for i, x in enumerate(places)]
+        browser.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
+
+    touch("touchStart", 0.5)
+    touch("touchEnd")
+    assert browser.evaluate(TIP).startswith("epoch: ")
+    assert browser.evaluate(TICKS) == whole
+    touch("touchStart", 0.45, 0.55)
+    for apart in (0.1, 0.15, 0.2, 0.25):
+        touch("touchMove", 0.5 - apart, 0.5 + apart)
+    touch("touchEnd")
+    assert browser.evaluate(TICKS) != whole
+    assert browser.evaluate("document.querySelector('#figure1 .panel-head button').hidden") is False
+    assert browser.evaluate("document.documentElement.scrollWidth") == 390
+    assert browser.errors == []
+
+
+def test_the_page_alone_gives_csv_svg_and_png(browser, folder, tmp_path):
+    alone = tmp_path / "alone.html"
+    alone.write_bytes((folder / "report.html").read_bytes())
+    browser.open(alone, width=1280, dark=True)
+
+    def download(kind, name="figure6"):
+        media, content = browser.evaluate(DOWNLOAD % (name, kind))
+        return media, base64.b64decode(content)
+
+    for figure in (scatter_figure(), evil_figure()):
+        media, content = download("csv", figure.name)
+        assert media == "text/csv"
+        found, wanted = (list(csv.reader(io.StringIO(text))) for text in (content.decode(), to_csv(figure)))
+        assert [row[:2] for row in found] == [row[:2] for row in wanted]
+        for ours, theirs in zip(found[1:], wanted[1:], strict=True):
+            for one, other in zip(ours[2:], theirs[2:], strict=True):
+                assert one == other or float(one) == pytest.approx(float(other), rel=1e-6)
+    media, content = download("svg")
+    picture = content.decode()
+    assert media == "image/svg+xml"
+    assert "var(" not in picture
+    assert "rgb(0, 114, 178)" in picture  # the light theme's blue, although the page is dark
+    assert all(panel.title in picture for panel in scatter_figure().panels)
+    (tmp_path / "picture.svg").write_bytes(content)
+    media, content = download("png")
+    assert media == "image/png"
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert browser.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert browser.errors == []
+    browser.open(tmp_path / "picture.svg", width=1280)
+    assert browser.evaluate("document.documentElement.nodeName") == "svg"
+    assert browser.errors == []
+
+
+def test_the_table_has_the_numbers_and_the_theme_can_be_chosen(browser, folder):
+    browser.open(folder / "report.html", width=390)
+    browser.evaluate("document.querySelector('#figure3 summary').click()")
+    browser.evaluate("new Promise((done) => setTimeout(done, 0))")
+    rows = browser.evaluate("[...document.querySelectorAll('#figure3 .scroll tr')].map(r => r.innerText)")
+    series = bars_figure().panels[0].series[0]
+    assert rows[0].split() == list(PROTOCOLS)
+    assert rows[1].startswith(f"batch 64\t{series.y[0]:.4f} ({series.low[0]:.4f} to {series.high[0]:.4f})")
+    assert browser.evaluate("document.documentElement.scrollWidth") == 390
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert browser.evaluate(background) == "rgb(255, 255, 255)"
+    browser.evaluate("document.getElementById('page-theme').click()")
+    assert browser.evaluate(background) == "rgb(21, 24, 28)"
+    browser.open(folder / "report.html", width=390)  # the choice is kept
+    assert browser.evaluate("document.documentElement.dataset.theme") == "dark"
+    browser.evaluate("localStorage.clear()")
+    assert browser.errors == []
