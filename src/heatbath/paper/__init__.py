@@ -1,0 +1,58 @@
+"""The paper's figures and some beyond it: complete configurations, claims as statistical tests, and pictures.
+
+Each module is one figure. `find_experiments` knows them by name, `heatbath.paper.reproduction.reproduce` runs them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from heatbath.paper import (
+    collapse,
+    coupling,
+    delta,
+    equal_variance_laws,
+    fair_control,
+    figure1,
+    figure2,
+    figure3,
+    figure4,
+    figure5,
+    figure6,
+    period,
+    temperature,
+    theory_checks,
+)
+from heatbath.paper.experiments import Calculation, Experiment
+from heatbath.paper.groups import SCALES, Scale
+
+__all__ = ["EXPERIMENTS", "SCALES", "Calculation", "Experiment", "Scale", "find_experiments"]
+
+_FIGURES = (figure1, figure2, figure3, figure4, figure5, figure6)
+_BEYOND = (fair_control, coupling, equal_variance_laws, delta, collapse, period, temperature, theory_checks)
+
+EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (*_FIGURES, *_BEYOND)}
+
+
+def find_experiments(names: Sequence[str] = ()) -> list[Experiment]:
+    """Return the experiments of these names, each once and in the order of the report; all if none is named.
+
+    ``"1"``, ``"fig1"`` and ``"figure1"`` are the same; case, blanks and underscores do not matter.
+
+    Raises:
+        ValueError: a name is unknown; the message has the nearest one.
+    """
+    wanted = {_find(name) for name in names} or set(EXPERIMENTS)
+    return [experiment for name, experiment in EXPERIMENTS.items() if name in wanted]
+
+
+def _find(name: str) -> str:
+    plain = name.strip().lower().replace("_", "-").replace(" ", "").rstrip(".")
+    number = plain.removeprefix("figure").removeprefix("fig").lstrip(".-")
+    for candidate in (plain, f"figure{number}"):
+        if candidate in EXPERIMENTS:
+            return candidate
+    near = difflib.get_close_matches(plain, EXPERIMENTS, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise ValueError(f"unknown figure {name!r}: {hint}There are {', '.join(EXPERIMENTS)}")

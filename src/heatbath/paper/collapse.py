@@ -1,0 +1,163 @@
+"""Data collapse: does the temperature order runs of different rate, batch size and momentum?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from heatbath.isotonic import OrderClaim, Shape, explained_by_chance, explained_by_order, rank_correlation
+from heatbath.panels import Panel, Series
+from heatbath.paper.claims import Every
+from heatbath.paper.experiments import Drawing, Experiment
+from heatbath.paper.groups import BEST_TEST, FINAL_TEST, RANDOM, Found, Group, Quantity, Scale, perceptron
+from heatbath.statistics import Judgeable, judge
+
+Values = Sequence[float]
+
+SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 2, "paper": 20}
+EPOCHS: dict[Scale, int] = {"smoke": 2, "laptop": 15, "paper": 180}
+_RATES: dict[Scale, tuple[float, ...]] = {
+    "smoke": (5e-3, 2e-2),
+    "laptop": (5e-3, 1e-2, 2e-2),
+    "paper": (1.25e-3, 2.5e-3, 5e-3, 1e-2),
+}
+_BATCHES: dict[Scale, tuple[int, ...]] = {
+    "smoke": (64, 256),
+    "laptop": (64, 128, 256),
+    "paper": (64, 256, 1024),
+}
+_MOMENTA: dict[Scale, tuple[float, ...]] = {"smoke": (0.5, 0.9), "laptop": (0.0, 0.5, 0.9), "paper": (0.0, 0.5, 0.9)}
+_STATISTIC = (
+    "the share of the variance between groups of runs that the best curve with at most one turn over a knob explains "
+    "(heatbath.isotonic), corrected for the noise of the seeds, with a bootstrap interval over the seeds"
+)
+EXPLAINED = 0.9  # of the variance, for T to decide a run
+_SHAPE: Shape = "unimodal"  # hotter is better, until it is too hot
+_SHUFFLES, _RESAMPLES = 100, 600
+_KNOBS: dict[str, Callable[[Group], float]] = {
+    "T": lambda group: group.config.thermostat.temperature(),
+    "l": lambda group: group.config.lr,
+    "C": lambda group: float(group.config.batch_size),
+    "1 - mu": lambda group: 1.0 - group.config.momentum,
+}
+_LABELS = {
+    "T": "temperature T, in units of the gradient's variance",
+    "l": "mean rate l",
+    "C": "batch size C",
+    "1 - mu": "1 - momentum",
+}
+
+
+def _groups(scale: Scale) -> Sequence[Group]:
+    return [
+        Group(
+            f"l = {lr:g}, C = {size}, mu = {momentum:g}",
+            perceptron(scale, lr=lr, batch_size=size, momentum=momentum, epochs=EPOCHS[scale]),
+            SEEDS[scale],
+            RANDOM,
+        )
+        for lr in _RATES[scale]
+        for size in _BATCHES[scale]
+        for momentum in _MOMENTA[scale]
+    ]
+
+
+def _draw(found: Found) -> Drawing:
+    groups = [group for group in found.groups if found.runs(group)]
+    knobs = {name: [knob(group) for group in groups] for name, knob in _KNOBS.items()}
+    series: dict[str, list[Series]] = {name: [] for name in knobs}
+    notes: dict[str, list[str]] = {name: [] for name in knobs}
+    claims: list[Judgeable] = []
+    for colour, quantity in enumerate((FINAL_TEST, BEST_TEST)):
+        values = [found.values(group, quantity) for group in groups]
+        means = tuple(float(np.mean(group)) for group in values)
+        chances = {name: _chance(knob, values) for name, knob in knobs.items()}
+        claims += _claims(quantity, knobs, values, chances)
+        for name, knob in knobs.items():
+            series[name].append(Series(quantity.title, tuple(knob), means, style="points", colour=colour))
+            halves = _halves(knob, values) if name == "T" else ""
+            notes[name].append(f"{quantity.title.capitalize()}: {_note(name, knob, values, chances[name])}{halves}")
+    panels = [
+        Panel(
+            f"Over {name}", _LABELS[name], "test accuracy", tuple(series[name]), x_log=True, note=" ".join(notes[name])
+        )
+        for name in knobs
+    ]
+    return Drawing(panels, judge(claims))
+
+
+def _claims(
+    quantity: Quantity, knobs: Mapping[str, Sequence[float]], values: Sequence[Values], chances: Mapping[str, float]
+) -> list[Judgeable]:
+    """That T decides, and that it leads each knob by more than its larger number of values is worth."""
+    decides = f"The temperature decides the {quantity.name}: it explains more than {EXPLAINED:g} of the variance"
+    beats = f"The temperature orders runs by {quantity.name} better than any knob alone"
+    nothing = [0.0] * len(values)
+    leads: dict[str, Judgeable] = {
+        f"T against {name}": _order_claim(beats, knobs["T"], knob, values, chances["T"] - chances[name])
+        for name, knob in knobs.items()
+        if name != "T"
+    }
+    return [_order_claim(decides, knobs["T"], nothing, values, EXPLAINED), Every(beats, leads)]
+
+
+def _order_claim(
+    statement: str, x: Sequence[float], other: Sequence[float], values: Sequence[Values], margin: float
+) -> OrderClaim:
+    return OrderClaim(statement, x, other, values, margin, _SHAPE, resamples=_RESAMPLES)
+
+
+def _chance(knob: Sequence[float], values: Sequence[Values]) -> float:
+    return explained_by_chance(knob, values, _SHAPE, shuffles=_SHUFFLES) if _tell(values) else 0.0
+
+
+def _tell(values: Sequence[Values]) -> bool:
+    """Whether there is enough to speak of an order."""
+    return len(values) >= 5 and min(map(len, values)) > 1
+
+
+def _note(name: str, knob: Sequence[float], values: Sequence[Values], chance: float) -> str:
+    if not _tell(values):
+        return "too few runs for a collapse statistic."
+    share = explained_by_order(knob, values, _SHAPE, resamples=_RESAMPLES)
+    ranks = rank_correlation(knob, values, resamples=_RESAMPLES)
+    text = f"{name} explains {share} of the variance between groups, where chance would {chance:.2f}."
+    return f"{text} Rank correlation {ranks}."
+
+
+def _halves(temperatures: Sequence[float], values: Sequence[Values]) -> str:
+    """In which range the temperature orders the runs: the rank correlation of the colder and of the hotter half."""
+    if len(values) < 10 or not _tell(values):
+        return ""
+    middle = float(np.median(temperatures))
+    cold = [k for k, temperature in enumerate(temperatures) if temperature < middle]
+    hot = [k for k, temperature in enumerate(temperatures) if temperature >= middle]
+    below, above = (
+        rank_correlation([temperatures[k] for k in side], [values[k] for k in side], resamples=_RESAMPLES)
+        for side in (cold, hot)
+    )
+    return f" Below T = {middle:.2g} it is {below}, above {above}."
+
+
+def _remarks(scale: Scale) -> dict[str, str]:
+    way = "T and the way per epoch, l N / (C (1 - mu)), are proportional: after a fixed number of epochs either orders "
+    way += "the runs as well as the other"
+    remarks = {"collapse statistic": _STATISTIC, "to be kept in mind": way}
+    return remarks if scale == "paper" else {**remarks, "unlike the paper": f"{EPOCHS[scale]} epochs of 4,000 images"}
+
+
+EXPERIMENT = Experiment(
+    name="collapse",
+    title="Does the temperature order the runs?",
+    question=(
+        "Over a grid of rates, batch sizes and momenta: does accuracy fall on one curve over the temperature, and not "
+        "over any knob alone?"
+    ),
+    groups=_groups,
+    draw=_draw,
+    errata=(
+        "The paper tests its temperature on pairs of runs; equal T there always goes with an equal way per epoch.",
+    ),
+    remarks=_remarks,
+)

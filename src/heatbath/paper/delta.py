@@ -1,0 +1,95 @@
+"""The width of the uniform law, from no randomness to the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heatbath.panels import Panel
+from heatbath.paper.claims import Near, accuracy_margin, greater
+from heatbath.paper.experiments import Drawing, Experiment
+from heatbath.paper.figure1 import remark_on_scale
+from heatbath.paper.groups import (
+    BEST_TEST,
+    CONSTANT,
+    RANDOM,
+    ROUGHNESS,
+    SEEDS,
+    TAIL_LOSS,
+    TAIL_TEST,
+    Found,
+    Group,
+    Quantity,
+    Scale,
+    perceptron,
+)
+from heatbath.paper.pictures import scan
+from heatbath.statistics import Claim, Judgeable, judge
+
+_WIDTHS: dict[Scale, tuple[float, ...]] = {
+    "smoke": (0.0, 0.5, 1.0),
+    "laptop": (0.0, 0.5, 1.0),
+    "paper": (0.0, 0.25, 0.5, 0.75, 1.0),
+}
+
+
+def _groups(scale: Scale) -> Sequence[Group]:
+    base = perceptron(scale)
+    return [
+        Group(
+            f"Delta = {width:g}",
+            base.with_(protocol="random", law=f"uniform:{width}") if width else base.with_(protocol="constant"),
+            SEEDS[scale],
+            RANDOM if width == 1.0 else CONSTANT if not width else 5,
+        )
+        for width in _WIDTHS[scale]
+    ]
+
+
+def _draw(found: Found) -> Drawing:
+    groups, widths = found.groups, _WIDTHS[found.scale]
+    narrow, wide = groups[0], groups[-1]
+    slopes = _slopes(found, TAIL_TEST)
+    better = "The wider the law the better: test accuracy grows with Delta^2"
+    claims: list[Judgeable] = [
+        greater(found, "Delta = 1 has a higher test accuracy than Delta = 0", wide, narrow, TAIL_TEST),
+        Claim(better, "greater", slopes, (0.0, 0.0)),
+        Near(
+            "Test accuracy does not change from Delta = 0 to 1 along the line through all widths",
+            slopes,
+            0.0,
+            accuracy_margin(wide),
+        ),
+        greater(found, "Delta = 1 shakes the training loss more than Delta = 0", wide, narrow, ROUGHNESS),
+    ]
+    note = "Mean over the runs and its 95 % interval. Delta = 0 is the constant rate."
+    panels = [
+        Panel(title, "Delta", quantity.axis, (scan(found, groups, widths, quantity, title, RANDOM),), note=note)
+        for title, quantity in (
+            ("Test accuracy", TAIL_TEST),
+            ("Best test accuracy", BEST_TEST),
+            ("Train loss", TAIL_LOSS),
+            ("Roughness", ROUGHNESS),
+        )
+    ]
+    return Drawing(panels, judge(claims))
+
+
+def _slopes(found: Found, quantity: Quantity) -> list[float]:
+    """The slope of the quantity over Delta^2 for each seed that has a finished run at every width."""
+    by_seed = [{record.config.seed: quantity.of(record) for record in found.runs(group)} for group in found.groups]
+    squares = np.square(_WIDTHS[found.scale])
+    seeds = set.intersection(*(set(values) for values in by_seed))
+    return [float(np.polyfit(squares, [values[seed] for values in by_seed], 1)[0]) for seed in sorted(seeds)]
+
+
+EXPERIMENT = Experiment(
+    name="delta",
+    title="From a constant to a random rate",
+    question="How do accuracy, loss and its fluctuations change as the law of the rate widens from Delta = 0 to 1?",
+    groups=_groups,
+    draw=_draw,
+    errata=("The temperature grows with Delta^2, by 1 + Delta^2 / 3, and not by 1 + Delta / 3 as printed.",),
+    remarks=remark_on_scale,
+)

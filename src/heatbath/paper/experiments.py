@@ -1,0 +1,118 @@
+"""What one figure is made of: the runs it needs, the claims it tests and how it is drawn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from heatbath.configs import RunConfig
+from heatbath.panels import FigureData, Panel
+from heatbath.paper.claims import describe_margins
+from heatbath.paper.groups import Found, Group, Scale, describe_runs, with_seeds
+from heatbath.records import Record
+from heatbath.statistics import Verdict
+
+Progress: TypeAlias = Callable[[float, str], None]
+"""Called with the fraction done, from 0 to 1, and what is being done."""
+
+
+class Drawing(NamedTuple):
+    """What a figure shows and what follows from it."""
+
+    panels: Sequence[Panel]
+    verdicts: Sequence[Verdict]
+
+
+@dataclass(frozen=True)
+class Calculation:
+    """Something to compute that is not a training run of the store: a function of its settings, with a JSON result.
+
+    Attributes:
+        label: what the legend says.
+        settings: all that decides the result, in the types of JSON.
+        compute: called with the settings, ``device``, ``data_dir`` and ``progress``.
+        seconds: about how long it takes, for the progress.
+    """
+
+    label: str
+    settings: Mapping[str, Any]
+    compute: Callable[..., dict[str, Any]] = field(compare=False)
+    seconds: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """16 hexadecimal digits that any change of the settings changes."""
+        text = json.dumps(self.settings, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure of the paper, or one beyond it.
+
+    Attributes:
+        name: under which it is asked for.
+        title: a short one.
+        question: what it is to show, in one or two sentences.
+        draw: makes panels and verdicts of whatever is found.
+        groups: its runs at a scale; none where it does not exist at that scale.
+        calculations: what it computes besides.
+        errata: what the paper got wrong here, a sentence each.
+        remarks: what else is to be known of the settings at a scale.
+    """
+
+    name: str
+    title: str
+    question: str
+    draw: Callable[[Found], Drawing]
+    groups: Callable[[Scale], Sequence[Group]] = lambda _scale: ()
+    calculations: Callable[[Scale], Sequence[Calculation]] = lambda _scale: ()
+    errata: tuple[str, ...] = ()
+    remarks: Callable[[Scale], Mapping[str, str]] = lambda _scale: {}
+
+    def exists(self, scale: Scale) -> bool:
+        """Whether there is anything of it at this scale."""
+        return bool(self.groups(scale) or self.calculations(scale))
+
+    def configs(self, scale: Scale, seeds: int | None = None) -> list[RunConfig]:
+        """Return the complete configurations of its runs; none where it does not exist at this scale."""
+        return [config for group in with_seeds(self.groups(scale), seeds) for config in group.configs]
+
+    def figure(
+        self,
+        records: Mapping[str, Record],
+        scale: Scale,
+        seeds: int | None = None,
+        results: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> FigureData:
+        """Return the figure, drawn and judged from whatever is there.
+
+        Args:
+            records: by the name of the run; those of other figures do no harm.
+            scale: whose runs to look for.
+            seeds: how many runs each group should have, if not the scale's own number.
+            results: of calculations, by their name.
+        """
+        found = Found(scale, with_seeds(self.groups(scale), seeds), records, results or {})
+        if not self.exists(scale):
+            reason = f"There is nothing of it at the scale {scale}: it needs the scale paper, and a GPU."
+            return FigureData(self.name, self.title, self.question, (), errata=self.errata, missing=(reason,))
+        panels, verdicts = self.draw(found)
+        lacking = [c.label for c in self.calculations(scale) if c.name not in found.results]
+        missing = [*found.missing, *(f"{label}: not computed." for label in lacking)]
+        if lacking or not found.is_complete:
+            missing.append(f"'heatbath reproduce {self.name} --scale {scale}' runs what is missing.")
+        settings = {"scale": scale, **describe_runs(found.groups), **describe_margins(found.groups)}
+        return FigureData(
+            name=self.name,
+            title=self.title,
+            question=self.question,
+            panels=tuple(panels),
+            verdicts=tuple(verdicts),
+            errata=self.errata,
+            settings={**settings, **self.remarks(scale)},
+            missing=tuple(missing),
+        )

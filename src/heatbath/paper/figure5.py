@@ -1,0 +1,101 @@
+"""Figure 5: runs of the perceptron at equal temperature, without momentum, and a counter-check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heatbath.panels import Panel
+from heatbath.paper.claims import Not, accuracy_margin, equal
+from heatbath.paper.experiments import Drawing, Experiment
+from heatbath.paper.groups import FINAL_TEST, MEAN_TEST, RANDOM, Found, Group, Quantity, Scale, perceptron
+from heatbath.paper.pictures import curve_panel, group_panel
+from heatbath.records import Record
+from heatbath.statistics import Claim, Judgeable, judge
+
+SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 50}
+EPOCHS: dict[Scale, int] = {"smoke": 2, "laptop": 24, "paper": 180}
+SPEED_UP = 50  # of the rates off the paper's scale: 24 epochs of 67 steps then go as far as 80 of 1,000
+
+
+def _groups(scale: Scale) -> Sequence[Group]:
+    knobs = {"I: C = 60, 2l": (60, 2e-4), "II: C = 30, l": (30, 1e-4), "III: C = 60, l": (60, 1e-4)}
+    factor = 1 if scale == "paper" else SPEED_UP
+    return [
+        Group(
+            label,
+            perceptron(scale, lr=lr * factor, batch_size=size, momentum=0.0, epochs=EPOCHS[scale]),
+            SEEDS[scale],
+            colour,
+        )
+        for (label, (size, lr)), colour in zip(knobs.items(), (RANDOM, 5, 6), strict=True)
+    ]
+
+
+def _draw(found: Found) -> Drawing:
+    one, two, three = found.groups
+    margin = accuracy_margin(one)
+    differs = "III, at half the temperature, learns otherwise than I: its mean test accuracy over all epochs differs"
+    as_far = "III ends where I is after half its epochs, having gone as far: what sets it apart is the way, not T"
+    claims: list[Judgeable] = [
+        equal(found, "I and II, of equal temperature, end at the same test accuracy", one, two, FINAL_TEST, margin),
+        equal(
+            found,
+            "I and II learn alike on the way: their mean test accuracy over all epochs is the same",
+            one,
+            two,
+            MEAN_TEST,
+            margin,
+        ),
+        Not(differs, equal(found, differs, one, three, MEAN_TEST, margin)),
+        Claim(as_far, "equal", found.values(three, FINAL_TEST), found.values(one, _HALFWAY), margin),
+    ]
+    way = "The same curves over l times the number of steps: a group at half the rate goes half as far in an epoch."
+    panels = [
+        curve_panel(found, found.groups, "test_accuracy"),
+        over_the_way(curve_panel(found, found.groups, "test_accuracy", "Test accuracy over the way gone"), found, way),
+        group_panel(found, found.groups, FINAL_TEST),
+    ]
+    return Drawing(panels, judge(claims))
+
+
+def over_the_way(panel: Panel, found: Found, note: str) -> Panel:
+    """Return a panel of curves over ``l steps / (1 - mu)``, the time of the gradient flow, instead of epochs."""
+    paces = {
+        group.label: group.config.lr * group.config.steps_per_epoch / (1.0 - group.config.momentum)
+        for group in found.groups
+    }
+    series = [
+        replace(one, x=tuple(float(x) * paces[one.name] for x in one.x)) for one in panel.series if one.name in paces
+    ]
+    return replace(panel, series=tuple(series), x_label="l steps / (1 - mu)", note=note)
+
+
+def _at_half(record: Record) -> float:
+    return float(record.epochs[(len(record.epochs) - 1) // 2].test_accuracy)
+
+
+_HALFWAY = Quantity("test accuracy after half the epochs", _at_half, "test accuracy", "after half the epochs")
+
+
+def _remarks(scale: Scale) -> dict[str, str]:
+    choice = {"epochs": "the paper does not say how many; 180 as elsewhere"}
+    if scale == "paper":
+        return {"not said in the paper": choice["epochs"]}
+    reason = f"rates are {SPEED_UP} times the paper's, in its ratio: 4,000 images make 67 steps to an epoch, not 1,000"
+    return {"unlike the paper": reason}
+
+
+EXPERIMENT = Experiment(
+    name="figure5",
+    title="Equal temperature, equal training: the perceptron",
+    question="Do runs of the same l / C learn alike, and does one of half that temperature learn differently?",
+    groups=_groups,
+    draw=_draw,
+    errata=(
+        "The caption says convolutional; the model is the perceptron.",
+        "The counter-check has half the temperature and also goes half as far in each epoch: T is proportional to the "
+        "way per epoch, l N / (C (1 - mu)), so the figure cannot tell one from the other.",
+    ),
+    remarks=_remarks,
+)

@@ -1,0 +1,64 @@
+"""Figure 6: runs of the deep networks at equal temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heatbath.paper.claims import Near, accuracy_margin, equal
+from heatbath.paper.experiments import Drawing, Experiment
+from heatbath.paper.groups import FINAL_TEST, MEAN_TEST, RANDOM, Found, Group, Scale, cnn, vgg16
+from heatbath.paper.pictures import curve_panel, group_panel
+from heatbath.statistics import Judgeable, judge
+
+CNN_SEEDS, VGG16_SEEDS = 10, 5
+_CNN, _VGG16 = "CNN", "VGG16"
+PRINTED = {"C = 128, l = 2.5e-4": (0.73036, 0.00444), "C = 256, l = 5e-4": (0.73002, 0.00526)}
+"""The paper's mean and standard deviation of the final test accuracy of VGG16."""
+
+
+def _groups(scale: Scale) -> Sequence[Group]:
+    if scale != "paper":
+        return ()
+    shallow = cnn(lr=0.0025)
+    return [
+        Group("C = 60, mu = 0.75", shallow.with_(batch_size=60, momentum=0.75), CNN_SEEDS, RANDOM, _CNN),
+        Group("C = 30, mu = 0.5", shallow.with_(batch_size=30, momentum=0.5), CNN_SEEDS, 5, _CNN),
+        Group("C = 128, l = 2.5e-4", vgg16(batch_size=128, lr=2.5e-4), VGG16_SEEDS, RANDOM, _VGG16),
+        Group("C = 256, l = 5e-4", vgg16(), VGG16_SEEDS, 5, _VGG16),
+    ]
+
+
+def _draw(found: Found) -> Drawing:
+    panels, claims = [], list[Judgeable]()
+    for part in found.parts:
+        one, two = found.part(part)
+        margin = accuracy_margin(one)
+        panels.append(curve_panel(found, (one, two), "test_accuracy", f"{part}: test accuracy"))
+        panels.append(group_panel(found, (one, two), FINAL_TEST, part))
+        ends = f"{part}: two runs of equal temperature end at the same test accuracy"
+        on_the_way = f"{part}: they learn alike on the way, by the mean test accuracy over all epochs"
+        claims.append(equal(found, ends, one, two, FINAL_TEST, margin))
+        claims.append(equal(found, on_the_way, one, two, MEAN_TEST, margin))
+    for label, (mean, deviation) in PRINTED.items():
+        if _VGG16 in found.parts:
+            statement = f"VGG16 at {label} ends at the printed {mean}, to two of the printed standard deviations"
+            values = found.values(found.group(label, _VGG16), FINAL_TEST)
+            claims.append(Near(statement, values, mean, 2.0 * deviation))
+    return Drawing(panels, judge(claims))
+
+
+EXPERIMENT = Experiment(
+    name="figure6",
+    title="Equal temperature, equal training: the deep networks",
+    question="Do deep networks learn alike at the same l / (C (1 - mu))?",
+    groups=_groups,
+    draw=_draw,
+    errata=(
+        "A rate uniform on [0, 0.005] has the mean l = 0.0025.",
+        "The paper does not say how many runs its mean and standard deviation are of, so that its standard error is "
+        "not known: the margin is two of its standard deviations.",
+    ),
+    remarks=lambda _scale: {
+        "not said in the paper": "weight decay and epochs of this figure; 1e-3 and 180, as in figures 3 and 4"
+    },
+)

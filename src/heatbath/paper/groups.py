@@ -1,0 +1,242 @@
+"""Groups of runs that differ in their seed alone, and what is found of them in a store.
+
+The groups of a figure use the same seeds, so that run k of each starts from the same weights and sees the data in the
+same order. They are compared as if they were independent: where the common start makes runs alike, the tests are
+conservative, and no run needs its partner, which may have diverged or not be done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+from heatbath.configs import RunConfig
+from heatbath.records import TAIL, Record
+
+Scale = Literal["smoke", "laptop", "paper"]
+SCALES: tuple[Scale, ...] = ("smoke", "laptop", "paper")
+
+PROTOCOLS = ("constant", "random", "cyclic:6", "cyclic:18", "cyclic:30")
+"""The five that the paper compares, in the order of their colours in every figure."""
+CONSTANT, RANDOM = 0, 1  # colours that other groups of the same kind share
+SPARE = 2  # after 5 and 6, the palette's last, a colour of a cyclic protocol serves where there is none
+EPOCHS: dict[Scale, int] = {"smoke": 3, "laptop": 60, "paper": 180}
+SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 20}
+_ENDED = ("finished", "diverged")
+_MODELS = {"mlp": "perceptron (Model 1)", "cnn": "CNN (Model 2)", "vgg16": "VGG16 (Model 3)"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed alone.
+
+    Attributes:
+        label: what the legend says; unique within the part.
+        config: one of them; its seed does not matter.
+        seeds: how many there are, from 0 on.
+        colour: its place in the palette.
+        part: of the figure, such as ``"CNN"``, where there are several.
+    """
+
+    label: str
+    config: RunConfig
+    seeds: int
+    colour: int = 0
+    part: str = ""
+
+    @property
+    def name(self) -> str:
+        """The label with its part."""
+        return f"{self.part}, {self.label}" if self.part else self.label
+
+    @property
+    def configs(self) -> list[RunConfig]:
+        """The complete configurations of its runs."""
+        return [self.config.with_(seed=seed) for seed in range(self.seeds)]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that one run has, by which groups are compared.
+
+    Attributes:
+        name: in full, as claims say it.
+        of: takes it from a record.
+        axis: what an axis says; the title of its panel says the rest.
+        title: of a panel of it.
+    """
+
+    name: str
+    of: Callable[[Record], float]
+    axis: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is for one figure: its groups, the runs that are finished, and the results of calculations.
+
+    Attributes:
+        scale: at which it was asked for.
+        groups: all of them, whether there are runs or not.
+        records: of the store, by the name of the run.
+        results: of calculations, by their name.
+    """
+
+    scale: Scale
+    groups: tuple[Group, ...]
+    records: Mapping[str, Record]
+    results: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def part(self, part: str) -> list[Group]:
+        """Return the groups of one part of the figure."""
+        return [group for group in self.groups if group.part == part]
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts of the figure, in order."""
+        return list(dict.fromkeys(group.part for group in self.groups))
+
+    def group(self, label: str, part: str | None = None) -> Group:
+        """Return the group of that label, of the first part that has one if none is named."""
+        return next(g for g in self.groups if g.label == label and part in (None, g.part))
+
+    def runs(self, group: Group) -> list[Record]:
+        """Return the finished runs of a group; those that diverged are none of them."""
+        found = (self.records.get(config.run) for config in group.configs)
+        return [record for record in found if record is not None and record.status == "finished" and record.epochs]
+
+    def values(self, group: Group, quantity: Quantity) -> list[float]:
+        """Return the quantity of each finished run."""
+        return [quantity.of(record) for record in self.runs(group)]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every run has come to its end, diverged ones included."""
+        names = {config.run for group in self.groups for config in group.configs}
+        return all(name in self.records and self.records[name].status in _ENDED for name in names)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """A sentence for each group that has fewer finished runs than it should."""
+        return tuple(sentence for group in self.groups for sentence in self._lacking(group))
+
+    def _lacking(self, group: Group) -> Iterable[str]:
+        statuses = {
+            config.seed: record.status if (record := self.records.get(config.run)) is not None else "missing"
+            for config in group.configs
+        }
+        diverged = [str(seed) for seed, status in statuses.items() if status == "diverged"]
+        open_ = sum(status not in _ENDED for status in statuses.values())
+        if diverged:
+            yield (
+                f"{group.name}: {len(diverged)} of {group.seeds} runs diverged (seed {', '.join(diverged)}) and are in "
+                "no mean."
+            )
+        if open_ == group.seeds:
+            yield f"{group.name}: none of its {group.seeds} runs is finished."
+        elif open_:
+            yield f"{group.name}: {open_} of {group.seeds} runs are not finished; what there is, is drawn."
+
+
+def protocol_groups(base: RunConfig, seeds: int, part: str = "", protocols: Sequence[str] = PROTOCOLS) -> list[Group]:
+    """Return a group for each protocol at the knobs of ``base``."""
+    return [
+        Group(name, base.with_(protocol=name), seeds, PROTOCOLS.index(name) if name in PROTOCOLS else 5, part)
+        for name in protocols
+    ]
+
+
+def perceptron(scale: Scale, **changes: Any) -> RunConfig:
+    """Return Model 1 at the knobs of figure 1, on the data and for the epochs that the scale allows."""
+    dataset = "mnist" if scale == "paper" else "mnist5k"
+    return RunConfig(model="mlp", dataset=dataset, lr=5e-3, epochs=EPOCHS[scale]).with_(**changes)
+
+
+def cnn(**changes: Any) -> RunConfig:
+    """Return Model 2 at the knobs of figure 3; it is trained at the paper's scale alone."""
+    return RunConfig(model="cnn", dataset="mnist", lr=5e-3, weight_decay=1e-3, epochs=180).with_(**changes)
+
+
+def vgg16(**changes: Any) -> RunConfig:
+    """Return Model 3 at the knobs of figure 4, from scratch; it is trained at the paper's scale alone."""
+    return RunConfig(model="vgg16", dataset="cifar10", lr=5e-4, weight_decay=1e-3, epochs=180).with_(**changes)
+
+
+def random_and_controls(base: RunConfig, seeds: int, part: str = "") -> list[Group]:
+    """Return the random rate in both couplings, the constant one, and the constant ones of equal temperature."""
+    gradient, update = base.with_(protocol="random"), base.with_(protocol="random", coupling="update")
+    controls = [
+        base.with_(protocol="constant", lr=run.thermostat.at(law="constant", coupling="gradient").lr)
+        for run in (gradient, update)
+    ]
+    return [
+        Group("constant", base.with_(protocol="constant"), seeds, CONSTANT, part),
+        Group("random", gradient, seeds, RANDOM, part),
+        Group("constant, T of random", controls[0], seeds, 5, part),
+        Group("random update", update, seeds, 6, part),
+        Group("constant, T of update", controls[1], seeds, SPARE, part),
+    ]
+
+
+def with_seeds(groups: Sequence[Group], seeds: int | None) -> tuple[Group, ...]:
+    """Return the groups with another number of seeds, where one is given."""
+    return tuple(groups) if seeds is None else tuple(replace(group, seeds=seeds) for group in groups)
+
+
+def describe_runs(groups: Sequence[Group]) -> dict[str, str]:
+    """Return the knobs of the runs in words, several values where groups differ."""
+    if not groups:
+        return {}
+    names = {"model": "model", "dataset": "data", "lr": "mean rate l", "batch_size": "batch size C"}
+    names |= {"momentum": "momentum mu", "nesterov": "Nesterov", "weight_decay": "weight decay", "epochs": "epochs"}
+    names |= {"protocol": "protocol", "law": "law", "coupling": "coupling", "weights": "weights"}
+    words = {
+        title: ", ".join(dict.fromkeys(_word(getattr(group.config, name)) for group in groups))
+        for name, title in names.items()
+    }
+    words["model"] = ", ".join(_MODELS[group] for group in dict.fromkeys(group.config.model for group in groups))
+    words["late values"] = "means of the last 20 epochs"
+    words["runs per group"] = ", ".join(dict.fromkeys(str(group.seeds) for group in groups))
+    return words
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "from scratch" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _tail_mean(name: str) -> Callable[[Record], float]:
+    return lambda record: float(record.tail(name) or 0.0)
+
+
+def _roughness(record: Record) -> float:
+    """The root mean square of the steps of the training loss over the last epochs, without their mean."""
+    losses = record.curve("train_loss")[-TAIL - 1 :]
+    steps = [after - before for before, after in pairwise(losses)]
+    mean = math.fsum(steps) / max(len(steps), 1)
+    return math.sqrt(math.fsum((step - mean) ** 2 for step in steps) / max(len(steps) - 1, 1))
+
+
+FINAL_TEST = Quantity("final test accuracy", lambda r: float(r.final("test_accuracy") or 0.0), "test accuracy", "final")
+BEST_TEST = Quantity("best test accuracy", lambda r: float(r.best("test_accuracy") or 0.0), "test accuracy", "best")
+TAIL_TEST = Quantity("late test accuracy", _tail_mean("test_accuracy"), "test accuracy", "mean of the last 20 epochs")
+TAIL_TRAIN = Quantity("late train accuracy", _tail_mean("train_accuracy"), "train accuracy", TAIL_TEST.title)
+TAIL_LOSS = Quantity("late training loss", _tail_mean("train_loss"), "train loss", TAIL_TEST.title)
+MEAN_TEST = Quantity(
+    "mean test accuracy",
+    lambda record: math.fsum(record.curve("test_accuracy")) / len(record.epochs),
+    "test accuracy",
+    "mean over all epochs",
+)
+GENERALISATION_ERROR = Quantity(
+    "generalisation error",
+    lambda record: float(record.epochs[-1].train_accuracy - record.epochs[-1].test_accuracy),
+    "train less test accuracy",
+    "generalisation error",
+)
+ROUGHNESS = Quantity("roughness of the training loss", _roughness, "standard deviation of its steps", "roughness")

@@ -1,0 +1,87 @@
+"""Panels that several figures share: curves with a band over seeds, means by group, means over a knob."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from heatbath.panels import Panel, Series
+from heatbath.paper.groups import Found, Group, Quantity
+from heatbath.statistics import summarize
+
+_SHORT = {"train_loss": "train loss", "train_accuracy": "train accuracy", "test_accuracy": "test accuracy"}
+
+
+def curve_panel(
+    found: Found, groups: Sequence[Group], curve: str, title: str = "", *, log: bool = False, note: str = ""
+) -> Panel:
+    """Return the mean of a curve over the seeds of each group, with its 95 % t interval at every epoch.
+
+    On a logarithmic axis the mean is the geometric one. A group's curve is as long as its shortest run.
+    """
+    series = []
+    for group in groups:
+        curves = [record.curve(curve) for record in found.runs(group)]
+        if curves:
+            points = list(zip(*curves, strict=False))
+            epochs = tuple(float(k + 1) for k in range(len(points)))
+            series.append(_with_band(group.label, epochs, points, group.colour, log=log))
+    name = _SHORT.get(curve, curve.replace("_", " "))
+    note = note or "Mean over the runs; the band is its 95 % interval."
+    return Panel(title or name.capitalize(), "epochs", name, tuple(series), y_log=log, note=note)
+
+
+def group_panel(found: Found, groups: Sequence[Group], quantity: Quantity, title: str = "") -> Panel:
+    """Return the mean of a quantity for each group, with its 95 % t interval; the note has the standard deviations.
+
+    Args:
+        found: the runs.
+        groups: in the order of the axis.
+        quantity: what to show; its title follows that of the panel.
+        title: of the panel, as a rule the part of the figure.
+    """
+    series, spreads = [], []
+    for group in groups:
+        values = found.values(group, quantity)
+        if values:
+            low, mean, high = _mean_with_interval(values)
+            series.append(
+                Series(group.label, (group.label,), (mean,), (low,), (high,), style="points", colour=group.colour)
+            )
+            spreads.append(f"{group.label} {summarize(values).sd:.4f}" if len(values) > 1 else f"{group.label} one run")
+    note = "Mean and its 95 % interval. Standard deviations between runs: " + ", ".join(spreads) + "."
+    title = f"{title}: {quantity.title}" if title else quantity.title.capitalize()
+    return Panel(title, "", quantity.axis, tuple(series), note=note if spreads else "No runs yet.")
+
+
+def scan(
+    found: Found, groups: Sequence[Group], knob: Sequence[float], quantity: Quantity, name: str, colour: int
+) -> Series:
+    """Return the mean of a quantity over a knob that has one value for each group, with its 95 % interval."""
+    points = [(x, values) for x, g in zip(knob, groups, strict=True) if (values := found.values(g, quantity))]
+    return _with_band(name, tuple(x for x, _ in points), [values for _, values in points], colour)
+
+
+def level(found: Found, group: Group, quantity: Quantity, ends: tuple[float, float]) -> list[Series]:
+    """Return the mean of a quantity of one group as a level across a panel, with its 95 % interval."""
+    values = found.values(group, quantity)
+    return [_with_band(group.label, ends, [values, values], group.colour)] if values else []
+
+
+def _with_band(
+    name: str, x: tuple[float, ...], points: Sequence[Sequence[float]], colour: int, *, log: bool = False
+) -> Series:
+    bounds = [_mean_with_interval(values, log=log) for values in points]
+    low, mean, high = (tuple(column) for column in zip(*bounds, strict=True)) if bounds else ((), (), ())
+    return Series(name, x, mean, low, high, colour=colour)
+
+
+def _mean_with_interval(values: Sequence[float], *, log: bool = False) -> tuple[float | None, float, float | None]:
+    if log:
+        bounds = _mean_with_interval([math.log(max(value, 1e-300)) for value in values])
+        low, mean, high = (None if bound is None else math.exp(min(bound, 700.0)) for bound in bounds)
+        return low, mean or 0.0, high
+    if len(values) == 1:
+        return None, float(values[0]), None
+    interval = summarize(values).interval
+    return interval.low, interval.estimate, interval.high

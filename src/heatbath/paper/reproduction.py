@@ -1,0 +1,232 @@
+"""Runs experiments and reports on them: what is in the store is taken from there, what is missing is trained first."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from heatbath.configs import RunConfig
+from heatbath.draws import check_integer
+from heatbath.panels import FigureData
+from heatbath.paper import SCALES, Scale, find_experiments
+from heatbath.paper.experiments import Calculation, Experiment, Progress
+from heatbath.records import Record
+from heatbath.statistics import Verdict
+
+_TRAINED, _COMPUTED = 0.85, 0.95  # fractions of the progress when the runs and the calculations are done
+_CHECKPOINT_SECONDS = 20.0  # what an interrupt may cost; more often would slow small runs down
+_ENDED = ("finished", "diverged")
+_TESTS = (
+    "Welch's t between runs of different seeds, taken as independent; two one-sided tests for equality; the claims of "
+    "a figure are a family, in which the chance of any wrong verdict is at most 5 %"
+)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What came of it.
+
+    Attributes:
+        figures: drawn and judged.
+        report: the page.
+        left_out: names of experiments that do not exist at the scale.
+        seconds: of this call.
+    """
+
+    figures: tuple[FigureData, ...]
+    report: Path
+    left_out: tuple[str, ...]
+    seconds: float
+
+    @property
+    def verdicts(self) -> list[tuple[str, Verdict]]:
+        """Every verdict with the name of its figure."""
+        return [(figure.name, verdict) for figure in self.figures for verdict in figure.verdicts]
+
+
+def reproduce(
+    names: Sequence[str] = (),
+    scale: Scale = "laptop",
+    seeds: int | None = None,
+    device: str = "auto",
+    *,
+    store: str | os.PathLike[str] = "runs",
+    out: str | os.PathLike[str] = "out",
+    data_dir: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    train: bool = True,
+    progress: Progress | None = None,
+) -> Reproduction:
+    """Run what is missing, draw and judge the figures, and write the report.
+
+    All runs of all experiments are asked for at once, so that stacks are full and shared runs are trained once. An
+    interrupted call goes on where it was, and a repeated one only draws.
+
+    Args:
+        names: of experiments, see `find_experiments`; all that exist at the scale if none is given.
+        scale: ``"smoke"`` (seconds, for tests), ``"laptop"`` (minutes, embedded data) or ``"paper"``.
+        seeds: runs per group, instead of the scale's own number; calculations keep theirs.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        store: the folder of the results.
+        out: the folder of the report.
+        data_dir: where to look for the data first.
+        workers: processes on a CPU.
+        train: False draws what is in the store and says what is missing.
+        progress: called with the fraction done and what is being done.
+
+    Raises:
+        ValueError: a name or the scale is unknown, a named experiment does not exist at the scale, or data is missing;
+            nothing has been trained then.
+        OSError: a folder cannot be written.
+    """
+    from heatbath import report, runner
+    from heatbath.store import Store
+
+    start = time.monotonic()
+    tell = progress or (lambda _fraction, _message: None)
+    if scale not in SCALES:
+        raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
+    if seeds is not None:
+        seeds = check_integer("seeds", seeds, 2**20, least=1)
+    experiments, left_out = _choose(names, scale)
+    configs = list({c.run: c for e in experiments for c in e.configs(scale, seeds)}.values())
+    calculations = [calculation for experiment in experiments for calculation in experiment.calculations(scale)]
+    folder = Path(store)
+    known = {record.run: record for record in runner.load(folder)} if (folder / Store.FILE).exists() else {}
+    if train:
+        open_ = [config for config in configs if config.run not in known or known[config.run].status not in _ENDED]
+        check_data(open_, data_dir)
+        if open_:
+            options: dict[str, Any] = {"data_dir": data_dir, "workers": workers, "progress": _training(tell)}
+            trained = runner.run(configs, folder, device, checkpoint_seconds=_CHECKPOINT_SECONDS, **options)
+            known |= {record.run: record for record in trained}
+        results = _compute(calculations, folder, device, data_dir, tell)
+    else:
+        results = {c.name: result for c in calculations if (result := _cached(folder, c)) is not None}
+    tell(_COMPUTED, "drawing")
+    figures = tuple(experiment.figure(known, scale, seeds, results) for experiment in experiments)
+    about = _about(scale, configs, known, left_out, folder)
+    page = report.write_report(figures, Path(out), about=about)
+    tell(1.0, "done")
+    return Reproduction(figures, page, tuple(left_out), time.monotonic() - start)
+
+
+def check_data(configs: Sequence[RunConfig], data_dir: str | os.PathLike[str] | None = None) -> None:
+    """Get the data that runs need, or say how to, before hours go into the others.
+
+    Raises:
+        DataError: a data set or ImageNet's features can be neither found nor downloaded.
+    """
+    from heatbath.data_files import DataError
+    from heatbath.datasets import load_dataset
+    from heatbath.pretrained import load_vgg16_features
+
+    try:
+        for name in sorted({config.dataset for config in configs}):
+            load_dataset(name, data_dir=data_dir)
+        if any(config.weights for config in configs):
+            load_vgg16_features(data_dir=data_dir)
+    except DataError as error:
+        raise DataError(f"{error}; 'heatbath data' shows what is found where") from error
+
+
+def _choose(names: Sequence[str], scale: Scale) -> tuple[list[Experiment], list[str]]:
+    chosen = find_experiments(names)
+    absent = [experiment.name for experiment in chosen if not experiment.exists(scale)]
+    if names and absent:
+        raise ValueError(f"{', '.join(absent)}: too much for the scale {scale}; use --scale paper, on a GPU")
+    return [experiment for experiment in chosen if experiment.name not in absent], absent
+
+
+def _training(tell: Progress) -> Callable[[Any], None]:
+    """What `heatbath.runner.run` is to call: its progress as part of ours."""
+
+    def show(state: Any) -> None:
+        done = state.epochs_done / max(state.epochs_total, 1)
+        tell(_TRAINED * done, state.message or f"training, {state.runs_done} of {state.runs_total} runs done")
+
+    return show
+
+
+def _compute(
+    calculations: Sequence[Calculation], store: Path, device: str, data_dir: Any, tell: Progress
+) -> dict[str, Mapping[str, Any]]:
+    """The results of all calculations, from the store where they are there."""
+    results: dict[str, Mapping[str, Any]] = {}
+    total = sum(calculation.seconds for calculation in calculations) or 1.0
+    before = 0.0
+    for calculation in calculations:
+
+        def inside(fraction: float, _what: str, one: Calculation = calculation, spent: float = before) -> None:
+            tell(_TRAINED + (_COMPUTED - _TRAINED) * (spent + fraction * one.seconds) / total, one.label)
+
+        result = _cached(store, calculation)
+        if result is None:
+            inside(0.0, "")
+            chosen = _device(device)
+            result = calculation.compute(calculation.settings, device=chosen, data_dir=data_dir, progress=inside)
+            _keep(store, calculation, result)
+        results[calculation.name] = result
+        before += calculation.seconds
+    return results
+
+
+def _device(device: str) -> str:
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _cached(store: Path, calculation: Calculation) -> Mapping[str, Any] | None:
+    """The result of a calculation in the store; what is damaged or of other settings counts as absent."""
+    try:
+        kept = json.loads(_path(store, calculation).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    same = isinstance(kept, dict) and kept.get("settings") == json.loads(json.dumps(dict(calculation.settings)))
+    return kept["result"] if same and isinstance(kept.get("result"), dict) else None
+
+
+def _keep(store: Path, calculation: Calculation, result: Mapping[str, Any]) -> None:
+    path = _path(store, calculation)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"settings": dict(calculation.settings), "result": result})
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".partial-") as partial:
+        (Path(partial) / path.name).write_text(text, encoding="utf-8")
+        os.replace(Path(partial) / path.name, path)
+
+
+def _path(store: Path, calculation: Calculation) -> Path:
+    return store / "calculations" / f"{calculation.name}.json"
+
+
+def _about(
+    scale: Scale,
+    configs: Sequence[RunConfig],
+    known: Mapping[str, Record],
+    left_out: Sequence[str],
+    store: Path,
+) -> dict[str, str]:
+    records = [known[config.run] for config in configs if config.run in known]
+    ended = [record for record in records if record.status in _ENDED]
+    versions = [f"{name} {metadata.version(name)}" for name in ("heatbath", "torch")]
+    about = {
+        "scale": scale,
+        "runs": f"{len(ended)} of {len(configs)} ended, {sum(r.status == 'diverged' for r in ended)} of them diverged",
+        "training": f"{sum(record.seconds for record in records):,.0f} s in all",
+        "devices": ", ".join(sorted({record.device for record in ended if record.device})) or "none",
+        "versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
+        "tests": _TESTS,
+        "store": str(store),
+    }
+    return {**about, "only at the scale paper": ", ".join(left_out)} if left_out else about

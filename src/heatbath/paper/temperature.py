@@ -1,0 +1,151 @@
+"""Temperature and equilibrium along the training, read from the `heatbath.Thermometer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from heatbath.panels import Panel, Series
+from heatbath.paper.claims import Near
+from heatbath.paper.experiments import Calculation, Drawing, Experiment, Progress
+from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, Found, Scale
+from heatbath.statistics import Claim, Judgeable, judge
+
+SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 3, "paper": 3}
+EPOCHS: dict[Scale, int] = {"smoke": 4, "laptop": 30, "paper": 180}
+READINGS: dict[Scale, int] = {"smoke": 20, "laptop": 60, "paper": 180}
+MARGIN = 0.2  # of the equilibrium ratio about 1
+_KINDS = {
+    "constant": ({"law": "constant", "coupling": "gradient"}, CONSTANT),
+    "random": ({"law": "uniform:1.0", "coupling": "gradient"}, RANDOM),
+    "random update": ({"law": "uniform:1.0", "coupling": "update"}, 6),
+}
+
+
+def measure_temperatures(
+    settings: Mapping[str, Any], *, device: str, data_dir: Any, progress: Progress
+) -> dict[str, Any]:
+    """Train the perceptron and return the thermometer's readings."""
+    import torch
+
+    from heatbath.measurement import measure_training
+    from heatbath.thermostat import Thermostat
+
+    knobs = Thermostat(
+        settings["lr"],
+        settings["batch_size"],
+        settings["momentum"],
+        settings["nesterov"],
+        settings["law"],
+        settings["coupling"],
+    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # steps of a perceptron are too short to be shared out
+    try:
+        found = measure_training(
+            knobs,
+            settings["model"],
+            settings["dataset"],
+            epochs=settings["epochs"],
+            at_epochs=[settings["epochs"]],
+            samples=8,
+            readings=settings["readings"],
+            seed=settings["seed"],
+            device=device,
+            data_dir=data_dir,
+            progress=progress,
+        )
+    finally:
+        torch.set_num_threads(threads)
+    return {"readings": found.history, "test_accuracy": found.accuracies}
+
+
+def _calculations(scale: Scale) -> Sequence[Calculation]:
+    common = {"model": "mlp", "dataset": "mnist" if scale == "paper" else "mnist5k", "lr": 5e-3, "batch_size": 256}
+    common |= {"momentum": 0.9, "nesterov": True, "epochs": EPOCHS[scale], "readings": READINGS[scale]}
+    cost = 60.0 if scale == "paper" else 0.06 * EPOCHS[scale]
+    return [
+        Calculation(
+            f"{label}, seed {seed}",
+            {"kind": "thermometer", "format": 1, **common, **knobs, "seed": seed},
+            measure_temperatures,
+            cost,
+        )
+        for label, (knobs, _) in _KINDS.items()
+        for seed in range(SEEDS[scale])
+    ]
+
+
+def _draw(found: Found) -> Drawing:
+    by_label = {label: [_readings(found, label, seed) for seed in range(SEEDS[found.scale])] for label in _KINDS}
+    claims: list[Judgeable] = []
+    for label, runs in by_label.items():
+        last = [run[-1]["equilibrium_ratio"] for run in runs if run and run[-1]["equilibrium_ratio"] is not None]
+        statement = f"At the end the training is at equilibrium, {label}: dissipation balances fluctuation"
+        claims.append(Near(statement, last, 1.0, MARGIN))
+    hot, cold = ([_late_noise(run) for run in by_label[label] if run] for label in ("random", "constant"))
+    claims.append(Claim("The random rate is hotter than the constant one of equal mean", "greater", hot, cold))
+    seen = "One run of each; the others differ in their seed. "
+    panels = [
+        _panel("From the gradient noise", "temperature", by_label, seen + "T = l F tr S1 / (2 C (1 - mu) d)."),
+        _panel("From the velocity", "kinetic_temperature", by_label, seen + "It reads too hot while the loss falls."),
+        _equilibrium_panel(by_label),
+    ]
+    return Drawing(panels, judge(claims))
+
+
+def _readings(found: Found, label: str, seed: int) -> list[dict[str, Any]]:
+    names = {calculation.label: calculation.name for calculation in _calculations(found.scale)}
+    return list(found.results.get(names[f"{label}, seed {seed}"], {}).get("readings", ()))
+
+
+def _late_noise(readings: Sequence[Mapping[str, Any]]) -> float:
+    """The temperature from the gradient noise, mean over the last quarter of the readings."""
+    values = [row["temperature"] for row in readings[-max(1, len(readings) // 4) :] if row["temperature"] is not None]
+    return float(sum(values)) / max(len(values), 1)
+
+
+def _panel(title: str, key: str, by_label: Mapping[str, list[list[dict[str, Any]]]], note: str) -> Panel:
+    series = []
+    for label, runs in by_label.items():
+        rows = [row for row in (runs[0] if runs else ()) if row[key] is not None and row[key] > 0.0]
+        x, y = (tuple(float(row[name]) for row in rows) for name in ("step", key))
+        series.append(Series(label, x, y, colour=_KINDS[label][1]))
+    return Panel(title, "steps", "temperature T per direction", tuple(series), y_log=True, note=note)
+
+
+def _equilibrium_panel(by_label: Mapping[str, list[list[dict[str, Any]]]]) -> Panel:
+    series = []
+    for label, runs in by_label.items():
+        rows = [row for row in (runs[0] if runs else ()) if row["equilibrium_ratio"] is not None]
+        columns = {key: tuple(row[f"equilibrium_{key}"] for row in rows) for key in ("ratio", "low", "high")}
+        steps = tuple(float(row["step"]) for row in rows)
+        series.append(Series(label, steps, columns["ratio"], columns["low"], columns["high"], colour=_KINDS[label][1]))
+    steps = tuple(x for one in series for x in one.x if isinstance(x, float))
+    if steps:
+        ends = (min(steps), max(steps))
+        series.append(Series("equilibrium", ends, (1.0, 1.0), colour=SPARE))
+    note = "Dissipation over fluctuation with its 95 % interval: 1 in a stationary state and nowhere else."
+    return Panel("Is it at equilibrium?", "steps", "equilibrium ratio", tuple(series), note=note)
+
+
+def _remarks(scale: Scale) -> dict[str, str]:
+    data = "MNIST" if scale == "paper" else "4,000 images of MNIST"
+    return {
+        "runs": f"the perceptron on {data}, l = 0.005, C = 256, mu = 0.9, Nesterov, {EPOCHS[scale]} epochs",
+        "margin": f"the equilibrium ratio counts as 1 within {MARGIN:g}",
+    }
+
+
+EXPERIMENT = Experiment(
+    name="temperature",
+    title="Temperature and equilibrium along the training",
+    question="How hot is the perceptron while it trains, and does it come to the equilibrium that the theory supposes?",
+    calculations=_calculations,
+    draw=_draw,
+    errata=(
+        "The stochastic equation needs the noise sqrt(D / (C l)) dW; as printed its temperature is off by a factor l. "
+        "The headline formula is right.",
+    ),
+    remarks=_remarks,
+)

@@ -1,0 +1,96 @@
+"""Temperature along the training, and the theory against the algorithm."""
+
+import json
+
+import pytest
+
+from heatbath.paper import EXPERIMENTS, Calculation, theory_checks
+
+
+def readings(temperature, ratio):
+    return {
+        "readings": [
+            {
+                "step": 10 * k,
+                "temperature": temperature * (1 + 0.01 * k),
+                "kinetic_temperature": None if k == 0 else 2 * temperature,
+                "equilibrium_ratio": None if k < 2 else ratio + 0.001 * k,
+                "equilibrium_low": None if k < 2 else ratio - 0.1,
+                "equilibrium_high": None if k < 2 else ratio + 0.1,
+            }
+            for k in range(8)
+        ]
+    }
+
+
+def measured(ratio, hotter):
+    found = {}
+    for calculation in EXPERIMENTS["temperature"].calculations("laptop"):
+        kind, seed = calculation.label.split(", seed ")
+        factor = hotter if kind == "random" else 1.0
+        found[calculation.name] = readings(1e-7 * factor * (1 + 0.01 * int(seed)), ratio + 0.002 * int(seed))
+    return found
+
+
+@pytest.mark.parametrize(("ratio", "outcome"), [(1.0, "confirmed"), (-9.0, "contradicted")])
+def test_equilibrium_is_judged_by_the_ratio(ratio, outcome):
+    figure = EXPERIMENTS["temperature"].figure({}, "laptop", None, measured(ratio, 4 / 3))
+    assert [verdict.outcome for verdict in figure.verdicts] == [outcome] * 3 + ["confirmed"]
+    noise, kinetic, equilibrium = figure.panels
+    assert [len(series.x) for series in noise.series] == [8, 8, 8]
+    assert [len(series.x) for series in kinetic.series] == [7, 7, 7]
+    assert [len(series.x) for series in equilibrium.series] == [6, 6, 6, 2]
+    assert figure.missing == ()
+
+
+@pytest.mark.parametrize("name", ["temperature", "theory"])
+def test_what_is_not_computed_is_missing(name):
+    figure = EXPERIMENTS[name].figure({}, "laptop")
+    assert len(figure.missing) == len(EXPERIMENTS[name].calculations("laptop")) + 1
+    assert {verdict.outcome for verdict in figure.verdicts} <= {"undecided"}
+
+
+def compute(calculation: Calculation, **changes):
+    settings = {**calculation.settings, **changes}
+    return calculation.compute(settings, device="cpu", data_dir=None, progress=lambda _fraction, _what: None)
+
+
+@pytest.fixture(scope="module")
+def factors_found():
+    return compute(EXPERIMENTS["theory"].calculations("smoke")[0])
+
+
+def test_the_theory_of_the_factors_is_that_of_the_algorithm(factors_found):
+    factors, wells = EXPERIMENTS["theory"].calculations("smoke")
+    results = {factors.name: factors_found}
+    figure = EXPERIMENTS["theory"].figure({}, "smoke", None, results)
+    assert [verdict.outcome for verdict in figure.verdicts] == ["confirmed"]
+    assert figure.missing[0] == f"{wells.label}: not computed."
+    forms = results[factors.name]["forms"]
+    at = results[factors.name]["momenta"].index(0.9)
+    expected = {"constant": 1.0, "gradient": 4 / 3, "update": 1 + 0.1 / 1.9 / 3, "update, Nesterov": 1.0235}
+    assert {label: form["leading"][at] for label, form in forms.items()} == pytest.approx(expected, abs=2e-4)
+    for form in forms.values():
+        assert form["exact"] == pytest.approx(form["leading"], rel=0.02)
+
+
+def test_a_wrong_factor_would_be_seen(factors_found):
+    """The numbers of the gradient's coupling against those of the constant rate are a third too hot."""
+    factors, _ = EXPERIMENTS["theory"].calculations("smoke")
+    result = json.loads(json.dumps(factors_found))
+    result["forms"]["update"]["measured"] = [1.333 * value for value in result["forms"]["update"]["measured"]]
+    figure = EXPERIMENTS["theory"].figure({}, "smoke", None, {factors.name: result})
+    assert figure.verdicts[0].outcome == "contradicted"
+
+
+def test_the_double_well_is_drawn_from_three_sides():
+    _, wells = EXPERIMENTS["theory"].calculations("smoke")
+    result = compute(wells)
+    figure = EXPERIMENTS["theory"].figure({}, "smoke", None, {wells.name: result})
+    sgd, fokker_planck, boltzmann = figure.panels[0].series
+    width = sgd.x[1] - sgd.x[0]
+    assert sum(sgd.y) * width == pytest.approx(1.0, abs=0.01)
+    for density in (fokker_planck, boltzmann):
+        assert sum(density.y) * (density.x[1] - density.x[0]) == pytest.approx(1.0, abs=1e-6)
+    assert len(result["variance_ratio"]) == theory_checks._BATCHES
+    assert sum(result["variance_ratio"]) / 8 == pytest.approx(1.0, abs=0.1)

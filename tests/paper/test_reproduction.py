@@ -1,0 +1,144 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from heatbath import runner
+from heatbath.data_files import DataError
+from heatbath.panels import Panel, Series
+from heatbath.paper import EXPERIMENTS, Calculation, reproduction
+from heatbath.paper.experiments import Drawing, Experiment
+from heatbath.paper.reproduction import reproduce
+from heatbath.statistics import Claim, judge
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """An experiment of one calculation that counts how often it is done."""
+    calls = []
+
+    def compute(settings, *, device, data_dir, progress):
+        progress(0.5, "halfway")
+        calls.append(device)
+        return {"twice": 2 * settings["x"]}
+
+    calculations = [Calculation("double", {"x": 21}, compute), Calculation("triple", {"x": 5}, compute)]
+
+    def draw(found):
+        values = [found.results[c.name]["twice"] for c in calculations if c.name in found.results]
+        panel = Panel("p", "x", "y", (Series("s", tuple(map(float, range(len(values)))), tuple(values)),))
+        return Drawing([panel], judge([Claim("more", "greater", [3.0, 4.0], [1.0, 1.5])]))
+
+    experiment = Experiment("counted", "t", "q", draw, calculations=lambda _scale: calculations)
+    monkeypatch.setitem(EXPERIMENTS, "counted", experiment)
+    return calls
+
+
+def test_a_calculation_is_done_once(counted, tmp_path):
+    told = []
+    places = {"store": tmp_path / "store", "out": tmp_path / "out", "device": "cpu"}
+    first = reproduce(["counted"], "smoke", **places, progress=lambda fraction, what: told.append((fraction, what)))
+    assert counted == ["cpu", "cpu"]
+    assert [figure.name for figure in first.figures] == ["counted"]
+    assert first.figures[0].panels[0].series[0].y == (42, 10)
+    assert first.report.is_file()
+    assert [name for name, _ in first.verdicts] == ["counted"]
+    fractions = [fraction for fraction, _ in told]
+    assert fractions == sorted(fractions)
+    assert told[-1] == (1.0, "done")
+    again = reproduce(["counted"], "smoke", **places)
+    assert len(counted) == 2
+    assert again.figures == first.figures
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"settings": {"x": 22}, "result": {}}', '{"settings": {"x": 21}}'])
+def test_a_damaged_or_foreign_result_is_computed_again(counted, tmp_path, damage):
+    places = {"store": tmp_path / "store", "out": tmp_path / "out", "device": "cpu"}
+    reproduce(["counted"], "smoke", **places)
+    name = EXPERIMENTS["counted"].calculations("smoke")[0].name
+    path = tmp_path / "store" / "calculations" / f"{name}.json"
+    path.write_text(damage)
+    assert reproduce(["counted"], "smoke", **places).figures[0].panels[0].series[0].y == (42, 10)
+    assert len(counted) == 3
+    assert json.loads(path.read_text())["result"] == {"twice": 42}
+    assert [file.suffix for file in path.parent.iterdir()] == [".json", ".json"]
+
+
+def test_an_interrupted_call_goes_on_where_it_was(counted, tmp_path):
+    places = {"store": tmp_path / "store", "out": tmp_path / "out", "device": "cpu"}
+
+    def interrupt(_fraction, what):
+        if what == "triple":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(["counted"], "smoke", **places, progress=interrupt)
+    assert len(counted) == 1
+    assert not (tmp_path / "out").exists()
+    assert reproduce(["counted"], "smoke", **places).figures[0].missing == ()
+    assert len(counted) == 2
+
+
+def test_drawing_alone_computes_nothing(counted, tmp_path):
+    found = reproduce(["counted"], "smoke", store=tmp_path / "store", out=tmp_path / "out", train=False)
+    assert counted == []
+    assert found.figures[0].missing[0] == "double: not computed."
+    assert not (tmp_path / "store").exists()
+
+
+def test_runs_are_trained_once_and_drawn_again(tmp_path, monkeypatch):
+    places = {"store": tmp_path / "store", "out": tmp_path / "out", "device": "cpu", "workers": 1}
+    told = []
+    first = reproduce(["coupling"], "smoke", **places, progress=lambda fraction, what: told.append(what))
+    assert first.figures[0].missing == ()
+    assert any("6 runs" in what for what in told)
+    records = runner.load(tmp_path / "store")
+    assert {record.status for record in records} == {"finished"}
+    assert len(records) == 6
+    monkeypatch.setattr(runner, "run", lambda *_arguments, **_options: pytest.fail("trained again"))
+    assert reproduce(["coupling"], "smoke", **places).figures == first.figures
+    fewer = reproduce(["coupling"], "smoke", seeds=3, **places, train=False)
+    assert fewer.figures[0].missing[0] == "constant: 1 of 3 runs are not finished; what there is, is drawn."
+
+
+def test_what_a_small_scale_lacks_is_said(tmp_path):
+    with pytest.raises(ValueError, match="figure4, figure6: too much for the scale laptop; use --scale paper"):
+        reproduce(["6", "4"], "laptop", store=tmp_path / "store", out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"scale": "huge"}, "unknown scale 'huge': choose one of smoke, laptop, paper"),
+        ({"seeds": 0}, "seeds must be"),
+        ({"names": ["figur1"]}, "did you mean figure1"),
+    ],
+)
+def test_bad_arguments_are_told_at_once(arguments, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        reproduce(**arguments, store=tmp_path / "store", out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_data_is_told_before_anything_is_trained(tmp_path, monkeypatch):
+    def lacking(name, **_options):
+        raise DataError(f"{name} is not found")
+
+    monkeypatch.setattr("heatbath.datasets.load_dataset", lacking)
+    with pytest.raises(ValueError, match="mnist is not found; 'heatbath data' shows what is found where"):
+        reproduce(["figure1"], "paper", store=tmp_path / "store", out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_is_looked_for_only_if_a_run_needs_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr("heatbath.datasets.load_dataset", lambda name, **_options: asked.append(name))
+    monkeypatch.setattr("heatbath.pretrained.load_vgg16_features", lambda **_options: asked.append("features"))
+    reproduction.check_data([])
+    assert asked == []
+    configs = EXPERIMENTS["figure4"].configs("paper", seeds=1)
+    reproduction.check_data([config for config in configs if config.weights is None])
+    assert asked == ["cifar10"]
+    reproduction.check_data([*configs, replace(EXPERIMENTS["figure1"].configs("paper")[0])])
+    assert asked == ["cifar10", "cifar10", "mnist", "features"]
