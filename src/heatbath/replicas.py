@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -99,6 +100,8 @@ class ReplicaGroup:
         count = len(self._data.labels)
         self._sizes = [min(self._batch_size, count - start) for start in range(0, count, self._batch_size)]
         self._sample_weights = _sample_weights(self._sizes, self._batch_size).to(device)
+        most = 500 if device.type == "cpu" else 2**20 // len(configs) if network.stacks else 5000
+        self._evaluation_size = _common_divisor([len(split.labels) for split in splits.values()], most)
         self._factors: list[np.ndarray[Any, Any]] = []
         self._foreseen: tuple[int, list[np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None = None
         self._knobs = [_knobs(config) for config in configs]
@@ -197,10 +200,7 @@ class ReplicaGroup:
         ]
 
     def _evaluate(self, split: Split) -> Tensor:
-        if self._device.type == "cpu":
-            size = 500
-        else:
-            size = max(250, 2**20 // len(self.configs)) if self._network.stacks else 5000
+        size = self._evaluation_size
         parts = zip(split.images.split(size), split.labels.split(size), strict=True)
         sums = [self._sums(self._network, self._params, split.dataset, *part, self._dtype) for part in parts]
         return torch.stack(sums).sum(0)
@@ -268,10 +268,29 @@ def _knobs(config: RunConfig) -> dict[str, Any]:
     }
 
 
+def _common_divisor(counts: Sequence[int], most: int) -> int:
+    """The largest part of at most this size that divides all counts, so that all parts have one shape.
+
+    Where there is none of at least a quarter of it, the last part of each is smaller.
+    """
+    common = math.gcd(*counts)
+    divisors = [size for size in range(1, most + 1) if common % size == 0]
+    return divisors[-1] if divisors[-1] >= most // 4 else most
+
+
 @cache
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    from torch._dynamo import config as dynamo_config  # takes a second or two, which a CPU is spared
+
     compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
-    return compiled
+    limit = "recompile_limit" if hasattr(dynamo_config, "recompile_limit") else "cache_size_limit"
+
+    def call(*arguments: Any) -> Any:
+        # Stacks of many shapes may be trained in one process, and each is to be compiled.
+        with dynamo_config.patch({limit: 1000}):
+            return compiled(*arguments)
+
+    return call
 
 
 def _zeros(count: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
