@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -219,13 +217,13 @@ def _about(
 ) -> dict[str, str]:
     records = [known[config.run] for config in configs if config.run in known]
     ended = [record for record in records if record.status in _ENDED]
-    versions = [f"{name} {metadata.version(name)}" for name in ("heatbath", "torch")]
+    versions = sorted({f"{name} {version}" for record in ended for name, version in record.versions.items()})
     about = {
         "scale": scale,
         "runs": f"{len(ended)} of {len(configs)} ended, {sum(r.status == 'diverged' for r in ended)} of them diverged",
         "training": f"{sum(record.seconds for record in records):,.0f} s in all",
         "devices": ", ".join(sorted({record.device for record in ended if record.device})) or "none",
-        "versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
+        "versions": ", ".join(versions) or "none",
         "tests": _TESTS,
         "store": str(store),
     }

@@ -1,0 +1,111 @@
+"""SQLite files that are ours: made whole, known by their first bytes, read without a trace."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+_T = TypeVar("_T")
+
+
+def create(database: Path, schema: str) -> None:
+    """Make a database, unless it is there. It is made under another name: nobody ever sees half of one."""
+    folder = database.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        if database.exists():
+            return
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as place:
+            new = Path(place) / "new.sqlite"
+            with closing(sqlite3.connect(new)) as connection:
+                connection.executescript(schema)
+            os.replace(new, database)
+
+
+def check_header(database: Path, application: int, version: int) -> None:
+    """Look at the first bytes of the file, which is then as it was, whatever it is.
+
+    Raises:
+        OSError: it is no database, or not of this application, or of a later version of its schema.
+    """
+    with open(database, "rb") as file:
+        header = file.read(100)
+    is_database = len(header) == 100 and header.startswith(b"SQLite format 3\0")
+    its_version, its_application = (
+        struct.unpack(">I", header[at : at + 4])[0] if is_database else 0 for at in (60, 68)
+    )
+    if its_application != application:
+        raise OSError(f"{database} is not a store of heatbath; choose another folder")
+    if its_version > version:
+        raise OSError(f"{database} was made by a later heatbath (schema {its_version}, not {version}): update heatbath")
+
+
+def snapshot(connection: sqlite3.Connection, select: Callable[[sqlite3.Connection], _T]) -> _T:
+    """All queries of ``select`` see one state of the database."""
+    connection.execute("BEGIN")
+    try:
+        return select(connection)
+    finally:
+        connection.execute("COMMIT")
+
+
+def read_only(database: Path, select: Callable[[sqlite3.Connection], _T]) -> _T:
+    """Read without leaving a trace.
+
+    While a process has the database open, or was killed, there are a WAL and its index, and SQLite shares them. With no
+    WAL the file is all there is and may be read as it lies, as long as it does not change meanwhile. A WAL without
+    index (in a copy of the folder), or one that may not be written to, is read in a copy.
+    """
+    wal, index = (database.with_name(database.name + suffix) for suffix in ("-wal", "-shm"))
+    name = quote(str(database.absolute()))
+    while True:
+        before = _look(database), wal.exists()
+        try:
+            if not wal.exists():
+                with closing(_connect(f"file:{name}?immutable=1")) as connection:
+                    result = snapshot(connection, select)
+                if (_look(database), wal.exists()) == before:
+                    return result
+                continue
+            if index.exists():
+                with suppress(sqlite3.OperationalError), closing(_connect(f"file:{name}?mode=ro")) as connection:
+                    return snapshot(connection, select)
+            with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
+                copy = Path(folder) / database.name
+                shutil.copyfile(wal, copy.with_name(wal.name))
+                shutil.copyfile(database, copy)
+                with closing(_connect(f"file:{quote(str(copy))}?mode=rw")) as connection:
+                    return snapshot(connection, select)
+        except FileNotFoundError:  # the WAL went away between two lines: a process has just closed the database
+            continue
+        except sqlite3.DatabaseError:
+            if (_look(database), wal.exists()) == before:
+                raise
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _look(file: Path) -> tuple[int, int, int]:
+    status = file.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _connect(uri: str) -> sqlite3.Connection:
+    return sqlite3.connect(uri, uri=True, timeout=60.0, isolation_level=None)

@@ -1,0 +1,73 @@
+"""The machine a run is on: its device, its cores, and what is installed."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+
+
+def check_device(device: str) -> None:
+    """Refuse a name that cannot be a device, without asking torch.
+
+    Raises:
+        ValueError: it is none of "auto", "cpu", "cuda" and "cuda:1".
+    """
+    if not isinstance(device, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
+
+
+def choose_device(device: str) -> str:
+    """Return what "auto" is here, and any other device as it is.
+
+    Raises:
+        ValueError: torch does not see it.
+    """
+    import torch
+
+    check_device(device)
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "auto":
+        return "cuda" if seen else "cpu"
+    if device != "cpu" and int(device.partition(":")[2] or 0) >= seen:
+        raise ValueError(f"device {device}: torch sees {f'only {seen}' if seen else 'no'} GPU here; use cpu")
+    return device
+
+
+def describe_device(device: str) -> str:
+    """Return its name in words."""
+    if device == "cpu":
+        return f"CPU ({_processor()})"
+    import torch
+
+    return torch.cuda.get_device_name(torch.device(device))
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions that a record names: of heatbath, torch and Python."""
+    import torch
+
+    own = sys.modules["heatbath"].__version__  # of the code that runs, installed or not
+    return {"heatbath": own, "torch": str(torch.__version__), "python": platform.python_version()}
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use: those it is bound to, and no more than its control group has."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such file, or no limit
+        return cores
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return name[1].strip() if name else platform.machine()

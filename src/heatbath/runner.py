@@ -1,0 +1,140 @@
+"""Configs in, records out: what is finished is taken from the store, the rest is trained, in stacks, and resumed."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heatbath.checkpoints import is_disk_full
+from heatbath.configs import RunConfig
+from heatbath.machines import check_device, choose_device
+from heatbath.records import Record
+from heatbath.store import ENDED, Store, no_space
+
+if TYPE_CHECKING:
+    from heatbath.campaigns import Progress
+
+_THROWN_AWAY = 60.0  # seconds between checkpoints in a store that does not outlive the call
+
+
+def run(
+    configs: Iterable[RunConfig],
+    store: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    stack: int | None = None,
+    checkpoint_seconds: float = 0.0,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Record]:
+    """Train what is not finished yet and return the records, in the order of the configs.
+
+    A run that is finished in the store is not trained again; one that was stopped goes on after its last epoch, with
+    the numbers it would have had. Several processes may work in one store: each takes what is free and waits for the
+    rest. The numbers do not depend on stacks, order or workers.
+
+    Args:
+        configs: the runs; a repeated one is trained once.
+        store: the folder for results and checkpoints; by default one that is removed at the end.
+        device: "auto" (a GPU, if there is one), "cpu", "cuda" or "cuda:1".
+        data_dir: where to look for the data first.
+        workers: how many processes, on a CPU; by default as many as is fastest, and this one alone for work of less
+            than about 15 seconds, which is over before others have started.
+        stack: the most runs in one stack; by default as many as there is memory for.
+        checkpoint_seconds: the least time between two checkpoints of a stack. 0 writes one after each epoch, so that
+            a kill loses at most an epoch; otherwise it loses at most that time more.
+        progress: called after each epoch of a stack, and when there is something to say.
+
+    Raises:
+        ValueError: an argument is not allowed, or there is no such device.
+        OSError: the store cannot be used, the disk is full, or the data is missing. What was finished is safe.
+        MemoryError: a single run does not fit.
+        KeyboardInterrupt: with a hint how to go on.
+    """
+    asked = list(configs)
+    _check_arguments(asked, device, workers, stack, checkpoint_seconds)
+    options: dict[str, Any] = {"workers": workers, "stack": stack, "progress": progress}
+    if store is None:
+        with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
+            return _complete(asked, Path(folder), device, data_dir, max(checkpoint_seconds, _THROWN_AWAY), options)
+    return _ended(asked, Path(store)) or _complete(asked, Path(store), device, data_dir, checkpoint_seconds, options)
+
+
+def load(store: str | os.PathLike[str]) -> list[Record]:
+    """Return all records of a store, finished or not, in the order in which the runs came there. Nothing is written."""
+    with Store(store, read_only=True) as results:
+        return results.records()
+
+
+def _ended(configs: Sequence[RunConfig], folder: Path) -> list[Record] | None:
+    """The records, if all runs have ended: then there is nothing to write, nor anything to import."""
+    if not (folder / Store.FILE).exists():
+        return None
+    with Store(folder, read_only=True) as results:
+        records = {record.run: record for record in results.records(config.run for config in configs)}
+    if all(config.run in records and records[config.run].status in ENDED for config in configs):
+        return [records[config.run] for config in configs]
+    return None
+
+
+def _complete(
+    configs: Sequence[RunConfig],
+    folder: Path,
+    device: str,
+    data_dir: str | os.PathLike[str] | None,
+    checkpoint_seconds: float,
+    options: dict[str, Any],
+) -> list[Record]:
+    if not configs:
+        return []
+    from heatbath.campaigns import Campaign
+    from heatbath.executors import Settings
+
+    place = None if data_dir is None else os.fspath(data_dir)
+    chosen = choose_device(device)
+    with _plain_full_disk(folder), Store(folder) as results:
+        results.add(configs)
+        settings = Settings(chosen, place, results.checkpoints, checkpoint_seconds)
+        campaign = Campaign(results, configs, settings, **options)
+        try:
+            campaign.finish()
+        except KeyboardInterrupt:
+            at = campaign.progress
+            done = f"{at.runs_done} of {at.runs_total} runs are done"
+            raise KeyboardInterrupt(f"stopped: {done}; the same again with the same store goes on from there") from None
+        finally:
+            campaign.close()
+        records = {record.run: record for record in results.records(config.run for config in configs)}
+    return [records[config.run] for config in configs]
+
+
+@contextmanager
+def _plain_full_disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise OSError(no_space(folder)) from None
+        raise
+
+
+def _check_arguments(
+    configs: Sequence[RunConfig], device: str, workers: int | None, stack: int | None, checkpoint_seconds: float
+) -> None:
+    for config in configs:
+        if not isinstance(config, RunConfig):
+            raise TypeError(f"configs must be RunConfigs, got {config!r}")
+    check_device(device)
+    for name, value in (("workers", workers), ("stack", stack)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be a positive integer or None, got {value!r}")
+    if isinstance(checkpoint_seconds, bool) or not isinstance(checkpoint_seconds, int | float):
+        raise TypeError(f"checkpoint_seconds must be a number, got {checkpoint_seconds!r}")
+    if not 0.0 <= checkpoint_seconds < math.inf:
+        raise ValueError(f"checkpoint_seconds must not be negative, got {checkpoint_seconds!r}")

@@ -1,0 +1,355 @@
+"""The one place where results live: a folder with an SQLite database, the checkpoints and the locks of those at work.
+
+One transaction per epoch and stack. The database is in WAL mode, so that readers never wait for a training, nor a
+training for them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from heatbath import archives, databases
+from heatbath.configs import RunConfig
+from heatbath.owners import Owner, is_alive
+from heatbath.records import EPOCH_FIELDS, Epoch, Record
+
+_APPLICATION, _VERSION = 0x68656174, 1  # "heat"
+ENDED = ("finished", "diverged")
+_EPOCH_COLUMNS = ", ".join(EPOCH_FIELDS)
+_SCHEMA = f"""
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_VERSION};
+PRAGMA journal_mode = WAL;
+CREATE TABLE runs (
+    run TEXT NOT NULL PRIMARY KEY, config TEXT NOT NULL, status TEXT NOT NULL, device TEXT NOT NULL DEFAULT '',
+    versions TEXT NOT NULL DEFAULT '{{}}', precision TEXT NOT NULL DEFAULT '', seconds REAL NOT NULL DEFAULT 0,
+    owner TEXT, checkpoint TEXT, created REAL NOT NULL, updated REAL NOT NULL
+);
+CREATE TABLE epochs (
+    run TEXT NOT NULL REFERENCES runs, epoch INTEGER NOT NULL,
+    {", ".join(f"{name} REAL{'' if name.startswith('validation') else ' NOT NULL'}" for name in EPOCH_FIELDS)},
+    PRIMARY KEY (run, epoch)
+) WITHOUT ROWID;
+"""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a transaction adds to one run.
+
+    Attributes:
+        first: how many epochs came before these.
+        epochs: what was measured.
+        status: ``"running"``, ``"finished"`` or ``"diverged"``.
+        seconds: to be added to the run's.
+        checkpoint: the file with its state, if it goes on.
+    """
+
+    run: str
+    first: int = 0
+    epochs: Sequence[Epoch] = ()
+    status: str = "running"
+    seconds: float = 0.0
+    device: str = ""
+    precision: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge did: how many runs were new here, got better, were known already; and which were left alone.
+
+    Attributes:
+        differing: finished here and there, with other numbers; ours were kept.
+        busy: being trained here; merge again when they have ended.
+    """
+
+    added: int
+    improved: int
+    known: int
+    differing: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+
+
+class Store:
+    """Runs and their curves, in a folder that several processes may use at once.
+
+    Args:
+        path: the folder; made if it is not there, unless only to be read.
+        read_only: neither write nor create anything; works on a folder that cannot be written to.
+
+    Raises:
+        OSError: there is no store to be read, or the database is not ours or of a later version.
+    """
+
+    FILE = "heatbath.sqlite"
+
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.owners = self.path / "owners"
+        self._database = self.path / self.FILE
+        self._connection: sqlite3.Connection | None = None
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(f"{self.path} is a file; a store is a folder")
+        there = self._database.exists()
+        if there:
+            databases.check_header(self._database, _APPLICATION, _VERSION)
+        if read_only:
+            if not there:
+                raise FileNotFoundError(f"there is no store in {self.path}")
+            return
+        with self._plain_errors():
+            if not there:
+                databases.create(self._database, _SCHEMA)
+            self._connection = sqlite3.connect(self._database, timeout=60.0, isolation_level=None)
+            self._connection.execute("PRAGMA synchronous = FULL")
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database; the store cannot be used any more."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def records(
+        self,
+        runs: Iterable[str] | None = None,
+        *,
+        status: str | None = None,
+        where: Callable[[RunConfig], bool] | None = None,
+    ) -> list[Record]:
+        """Return the records, in the order in which the runs came here.
+
+        Args:
+            runs: their names; all by default. A name that is not here is left out.
+            status: only those that are so. A run whose process is gone counts as ``"pending"``.
+            where: only those whose config it likes.
+        """
+        names = None if runs is None else list(runs)
+        records = self._read(lambda connection: self._select(connection, names))
+        return [
+            record
+            for record in records
+            if (status is None or record.status == status) and (where is None or where(record.config))
+        ]
+
+    def find(self, start: str) -> Record:
+        """Return the one run whose name begins so.
+
+        Raises:
+            ValueError: there is none, or more than one.
+        """
+        names = [run for run in self.statuses() if run.startswith(start)]
+        if len(names) != 1:
+            some = f"{len(names)} runs begin with {start}: give more of the name" if names else f"no run {start}"
+            raise ValueError(f"{some} in {self.path}")
+        return self.records(names)[0]
+
+    def statuses(self) -> dict[str, str]:
+        """Return what each run's row says: ``"running"`` also where the process is gone."""
+        return dict(self._read(lambda connection: connection.execute("SELECT run, status FROM runs").fetchall()))
+
+    def add(self, configs: Iterable[RunConfig]) -> None:
+        """Ask for runs; those that are here stay as they are."""
+        with self._transaction() as connection:
+            _insert_runs(connection, configs)
+
+    def claim(self, runs: Iterable[str], owner: Owner) -> dict[str, int]:
+        """Take those of the runs that have not ended and that nobody alive is at; return how many epochs each has."""
+        with self._transaction() as connection:
+            query = "SELECT run, owner FROM runs WHERE status NOT IN (?, ?) AND run IN (SELECT value FROM json_each(?))"
+            rows = connection.execute(query, (*ENDED, json.dumps(list(runs)))).fetchall()
+            alive = {name: name != owner.name and is_alive(self.owners, name) for _, name in rows if name}
+            free = [run for run, name in rows if not alive.get(name)]
+            change = "UPDATE runs SET status = 'running', owner = ?, updated = ? WHERE run = ?"
+            connection.executemany(change, [(owner.name, time.time(), run) for run in free])
+            count = "SELECT run, COUNT(*) FROM epochs WHERE run IN (SELECT value FROM json_each(?)) GROUP BY run"
+            recorded = dict(connection.execute(count, (json.dumps(free),)).fetchall())
+        return {run: recorded.get(run, 0) for run in free}
+
+    def save(self, owner: Owner, updates: Iterable[Update]) -> None:
+        """Add what was measured, all in one transaction.
+
+        Raises:
+            OSError: a run is not (any more) this owner's, or there is no room; nothing was changed.
+        """
+        with self._transaction() as connection:
+            for update in updates:
+                ended = update.status in ENDED
+                done = connection.execute(
+                    "UPDATE runs SET status = ?, device = ?, precision = ?, versions = ?, seconds = seconds + ?, "
+                    "checkpoint = ?, owner = ?, updated = ? WHERE run = ? AND owner = ?",
+                    (
+                        *(update.status, update.device, update.precision, json.dumps(update.versions), update.seconds),
+                        *(None if ended else update.checkpoint, None if ended else owner.name, time.time()),
+                        *(update.run, owner.name),
+                    ),
+                )
+                if done.rowcount != 1:
+                    raise OSError(f"run {update.run} in {self.path} has been taken over by another process")
+                _insert_epochs(connection, update.run, update.first, update.epochs)
+                if ended:  # what an earlier attempt recorded beyond, before it lost its checkpoints
+                    past = (update.run, update.first + len(update.epochs))
+                    connection.execute("DELETE FROM epochs WHERE run = ? AND epoch > ?", past)
+
+    def release(self, owner: Owner) -> None:
+        """Give the owner's runs back. Where the disk is full they become free when the owner closes."""
+        with suppress(OSError), self._transaction() as connection:
+            change = "UPDATE runs SET status = 'pending', owner = NULL WHERE owner = ? AND status = 'running'"
+            connection.execute(change, (owner.name,))
+
+    def merge(self, other: str | os.PathLike[str]) -> Merged:
+        """Take over the runs of another store, or of a file of `export`; neither is changed. Twice is as good as once.
+
+        A finished run beats a diverged or partial one, and a longer one a shorter one.
+        """
+        if Path(other).is_file():
+            theirs = archives.read_lines(other)
+        else:
+            with Store(other, read_only=True) as source:
+                theirs = source.records()
+        took: dict[str, list[str]] = {"added": [], "improved": [], "known": [], "differing": [], "busy": []}
+        with self._transaction() as connection:
+            ours = {record.run: record for record in self._select(connection, [record.run for record in theirs])}
+            _insert_runs(connection, [record.config for record in theirs])
+            for their in theirs:
+                verdict = _compare(ours.get(their.run), their)
+                took[verdict].append(their.run)
+                if verdict in ("added", "improved"):
+                    _overwrite(connection, their)
+        counts = (len(took["added"]), len(took["improved"]), len(took["known"]))
+        return Merged(*counts, tuple(took["differing"]), tuple(took["busy"]))
+
+    def export(self, path: str | os.PathLike[str], **chosen: Any) -> int:
+        """Write compact lines to commit and to merge, see `archives.write_lines`; return how many runs they hold."""
+        return self._export(archives.write_lines, path, chosen)
+
+    def export_csv(self, path: str | os.PathLike[str], **chosen: Any) -> int:
+        """Write a table with a row per run and epoch, see `archives.write_csv`; return how many runs it holds."""
+        return self._export(archives.write_csv, path, chosen)
+
+    def export_parquet(self, path: str | os.PathLike[str], **chosen: Any) -> int:
+        """Write the same table as Parquet, which needs pyarrow; return how many runs it holds."""
+        return self._export(archives.write_parquet, path, chosen)
+
+    def _export(self, write: Callable[[list[Record], Any], None], path: Any, chosen: Any) -> int:
+        records = self.records(**chosen)
+        write(records, path)
+        return len(records)
+
+    def _select(self, connection: sqlite3.Connection, runs: Sequence[str] | None) -> list[Record]:
+        clause = "" if runs is None else "WHERE run IN (SELECT value FROM json_each(?))"
+        values = () if runs is None else (json.dumps(runs),)
+        curves: dict[str, list[Epoch]] = {}
+        query = f"SELECT run, {_EPOCH_COLUMNS} FROM epochs {clause} ORDER BY run, epoch"
+        for run, *numbers in connection.execute(query, values):
+            curves.setdefault(run, []).append(Epoch(*numbers))
+        columns = "run, config, status, owner, device, versions, seconds, precision"
+        rows = connection.execute(f"SELECT {columns} FROM runs {clause} ORDER BY rowid", values).fetchall()
+        alive = {row[3]: is_alive(self.owners, row[3]) for row in rows if row[2] == "running" and row[3]}
+        records = []
+        for run, config, status, owner, device, versions, seconds, precision in rows:
+            now = "pending" if status == "running" and not alive.get(owner) else status
+            words = (device, json.loads(versions), seconds, precision)
+            epochs = tuple(curves.get(run, ()))
+            records.append(Record(RunConfig.from_dict(json.loads(config)), now, epochs, *words))
+        return records
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        connection = self._connection
+        if connection is None:
+            raise ValueError(f"the store in {self.path} was opened to be read only")
+        with self._plain_errors():
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    def _read(self, select: Callable[[sqlite3.Connection], _T]) -> _T:
+        with self._plain_errors():
+            if self._connection is None:
+                return databases.read_only(self._database, select)
+            return databases.snapshot(self._connection, select)
+
+    @contextmanager
+    def _plain_errors(self) -> Iterator[None]:
+        """Turn what SQLite says into one line."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            full = code == sqlite3.SQLITE_IOERR and shutil.disk_usage(self.path).free < 1 << 20
+            if code == sqlite3.SQLITE_FULL or full:
+                raise OSError(no_space(self.path)) from None
+            raise OSError(f"the store in {self.path} cannot be used: {error}") from None
+
+
+def no_space(path: Path) -> str:
+    """The line for a full disk."""
+    return f"no space left in {path}; what was finished is safe; free space and run again"
+
+
+def _compare(our: Record | None, their: Record) -> str:
+    """What a merge does with their record; the keys are those of `Merged`."""
+    if our is None:
+        return "added"
+    if our.status == their.status == "finished":
+        return "known" if archives.same_curves(our, their) else "differing"
+    if _rank(their) <= _rank(our):
+        return "known"
+    return "busy" if our.status == "running" else "improved"
+
+
+def _rank(record: Record) -> tuple[bool, int, bool]:
+    """What beats what: finished first, then the longer, then the diverged one, which will get no longer."""
+    return record.status == "finished", len(record.epochs), record.status == "diverged"
+
+
+def _insert_epochs(connection: sqlite3.Connection, run: str, first: int, epochs: Sequence[Epoch]) -> None:
+    marks = ", ".join("?" * (2 + len(EPOCH_FIELDS)))
+    insert = f"INSERT OR REPLACE INTO epochs (run, epoch, {_EPOCH_COLUMNS}) VALUES ({marks})"
+    rows = [
+        (run, number, *(getattr(epoch, name) for name in EPOCH_FIELDS))
+        for number, epoch in enumerate(epochs, start=first + 1)
+    ]
+    connection.executemany(insert, rows)
+
+
+def _insert_runs(connection: sqlite3.Connection, configs: Iterable[RunConfig]) -> None:
+    now = time.time()
+    insert = "INSERT OR IGNORE INTO runs (run, config, status, created, updated) VALUES (?, ?, 'pending', ?, ?)"
+    connection.executemany(insert, [(config.run, json.dumps(config.to_dict()), now, now) for config in configs])
+
+
+def _overwrite(connection: sqlite3.Connection, record: Record) -> None:
+    status = record.status if record.status in ENDED else "pending"
+    words = (status, record.device, record.precision, json.dumps(record.versions), record.seconds, time.time())
+    change = (
+        "UPDATE runs SET status = ?, device = ?, precision = ?, versions = ?, seconds = ?, updated = ?, owner = NULL"
+    )
+    connection.execute(f"{change} WHERE run = ?", (*words, record.run))
+    connection.execute("DELETE FROM epochs WHERE run = ?", (record.run,))
+    _insert_epochs(connection, record.run, 0, record.epochs)

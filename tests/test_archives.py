@@ -1,0 +1,143 @@
+import csv
+import gzip
+import json
+import sys
+
+import pytest
+
+from heatbath import archives
+from heatbath.configs import RunConfig
+from heatbath.records import Epoch, Record
+
+BASE = RunConfig(epochs=3, validation=100)
+
+
+def epochs(seed, count):
+    return tuple(
+        Epoch(*(round(10.0 ** (k - 3), 6) * (1.2345678 + seed + number / 7) for k in range(7)))
+        for number in range(count)
+    )
+
+
+RECORDS = [
+    Record(
+        BASE.with_(seed=1), "finished", epochs(1, 3), "CPU (some)", {"torch": "2", "python": "3"}, 12.3456789, "fp32"
+    ),
+    Record(BASE.with_(seed=2), "diverged", epochs(2, 1), "CPU (some)", {}, 1.5, "fp32"),
+    Record(BASE.with_(seed=3), "running", epochs(3, 2)),
+    Record(BASE.with_(seed=4), "pending"),
+]
+
+
+@pytest.mark.parametrize("name", ["runs.jsonl", "runs.jsonl.gz"])
+def test_lines_keep_everything_to_six_digits(tmp_path, name):
+    path = tmp_path / name
+    archives.write_lines(RECORDS, path)
+    back = {record.run: record for record in archives.read_lines(path)}
+    assert list(back) == sorted(record.run for record in RECORDS)
+    for record in RECORDS:
+        other = back[record.run]
+        assert other.config == record.config
+        assert other.status == record.status.replace("running", "pending")
+        assert (other.device, other.versions, other.precision) == (record.device, record.versions, record.precision)
+        assert other.seconds == pytest.approx(record.seconds, rel=1e-5)
+        for curve in ("rate", "train_loss", "validation_accuracy"):
+            assert other.curve(curve) == pytest.approx(record.curve(curve), rel=1e-5)
+        assert archives.same_curves(record, other)
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path):
+    for name in ("a.gz", "b.gz"):
+        archives.write_lines(RECORDS if name == "a.gz" else RECORDS[::-1], tmp_path / name)
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    assert gzip.decompress((tmp_path / "a.gz").read_bytes()).count(b"\n") == len(RECORDS)
+
+
+def test_a_difference_in_the_sixth_digit_is_seen():
+    record, (first, *rest) = RECORDS[0], RECORDS[0].epochs
+    for change, same in ((1e-4, False), (1e-9, True)):
+        values = {**vars(first), "test_loss": first.test_loss * (1 + change)}
+        other = Record(record.config, "finished", (Epoch(**values), *rest))
+        assert archives.same_curves(record, other) is same
+
+
+def spoil(**changes):
+    return lambda line: {**line, **changes}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (spoil(run="0" * 16), "its config is"),
+        (spoil(status="best"), "unknown status"),
+        (spoil(config={}), "not the fields"),
+        (spoil(curves={}), "its curves"),
+        (spoil(curves={name: ["x"] for name in archives.EPOCH_FIELDS}), "is not all numbers"),
+        (spoil(curves={name: [1.0] for name in archives.EPOCH_FIELDS}), "it has 1 epochs, its config 3"),
+        (lambda line: [line], "not a record"),
+    ],
+    ids=["run", "status", "config", "curves", "text", "length", "list"],
+)
+def test_a_line_that_is_not_ours_is_named(tmp_path, change, message):
+    path = tmp_path / "runs.jsonl"
+    archives.write_lines(RECORDS[:1], path)
+    line = json.loads(path.read_text())
+    path.write_text(path.read_text() + json.dumps(change(line)) + "\n")
+    with pytest.raises(ValueError, match=rf"runs.jsonl, line 2: .*{message}"):
+        archives.read_lines(path)
+
+
+def test_a_truncated_gzip_file_is_told(tmp_path):
+    path = tmp_path / "runs.gz"
+    archives.write_lines(RECORDS, path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="not a whole gzip file"):
+        archives.read_lines(path)
+
+
+def test_csv_has_a_row_per_run_and_epoch(tmp_path):
+    path = tmp_path / "runs.csv"
+    archives.write_csv(RECORDS, path)
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["seed"], row["epoch"]) for row in rows] == [
+        *(("1", "1"), ("1", "2"), ("1", "3")),
+        *(("2", "1"), ("3", "1"), ("3", "2")),
+    ]
+    assert float(rows[1]["test_loss"]) == RECORDS[0].epochs[1].test_loss
+    assert rows[0]["protocol"] == "random"
+    assert rows[0]["law"] == str(BASE.law)
+    assert rows[0]["precision"] == "auto"
+    assert rows[0]["precision_used"] == "fp32"
+
+
+def test_a_file_that_could_not_be_written_leaves_nothing(tmp_path):
+    def broken():
+        yield RECORDS[0]
+        raise RuntimeError("stop")
+
+    (tmp_path / "runs.csv").write_text("before")
+    with pytest.raises(RuntimeError, match="stop"):
+        archives.write_csv(broken(), tmp_path / "runs.csv")
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file"):
+        archives.write_csv(RECORDS, tmp_path)
+
+
+def test_parquet_without_pyarrow_names_the_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match="pip install pyarrow"):
+        archives.write_parquet(RECORDS, tmp_path / "runs.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parquet_holds_the_table_of_csv(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    archives.write_parquet(RECORDS, tmp_path / "runs.parquet")
+    table = parquet.read_table(tmp_path / "runs.parquet").to_pydict()
+    assert table["seed"] == [1, 1, 1, 2, 3, 3]
+    assert table["test_loss"][0] == RECORDS[0].epochs[0].test_loss
+
+
+def test_columns_name_each_thing_once():
+    assert len(set(archives.COLUMNS)) == len(archives.COLUMNS)
