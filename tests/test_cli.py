@@ -8,6 +8,7 @@ import pytest
 
 import heatbath
 from heatbath import cli
+from heatbath.cli import thermostat
 
 PAPER = ["thermostat", "--lr", "5e-4", "--batch-size", "256", "--momentum", "0.9"]
 
@@ -121,7 +122,7 @@ def test_what_a_command_raises(capsys, monkeypatch, error, status, words):
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr(cli, "Thermostat", fail)
+    monkeypatch.setattr(thermostat, "Thermostat", fail)
     got, out, err = run(capsys, *PAPER)
     assert (got, out) == (status, "")
     assert words in err
@@ -132,7 +133,7 @@ def test_a_defect_keeps_its_traceback(monkeypatch):
     def fail(*arguments):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "Thermostat", fail)
+    monkeypatch.setattr(thermostat, "Thermostat", fail)
     with pytest.raises(ZeroDivisionError):
         cli.main(PAPER)
 

@@ -58,10 +58,12 @@ def plain_loop(config, data, epochs):
 def test_a_run_equals_a_plain_loop(config, data):
     stack = Stack([config], data)
     epochs = [stack.train_epoch() for _ in range(2)]
-    model = plain_loop(config, data, 2)
+    model, start = plain_loop(config, data, 2), build_model(config.model, seed=config.seed).state_dict()
     (state,) = stack.states()
     for name, expected in model.state_dict().items():
-        torch.testing.assert_close(state[f"weight.{name}"], expected, rtol=1e-4, atol=2e-6)
+        moved = (expected - start[name]).norm()
+        assert moved > 0
+        assert (state[f"weight.{name}"] - expected).norm() < 2e-4 * moved, name
     with torch.no_grad():
         logits = model(data.normalize(data.test_images))
     accuracy = (logits.argmax(1) == data.test_labels).double().mean().item()
@@ -172,6 +174,19 @@ def take_steps(model, config, data, count):
     for step in range(count):
         group.step(step)
     return before, {name: group.states()[0][f"weight.{name}"] for name in before}
+
+
+def test_the_gradients_by_hand_are_those_of_autograd(data):
+    network, labels = NETWORKS["mlp"], data.train_labels[:37]
+    params = [tensor[None].double().requires_grad_() for tensor in network.pack(build_model("mlp", seed=5))]
+    images = data.normalize(data.train_images[:37], torch.float64)
+    loss = functional.cross_entropy(network.logits(params, images[None], None)[0], labels)
+    expected = torch.autograd.grad(loss, params)
+    found = network.gradients([param.detach() for param in params], images, labels)
+    for one, other, param in zip(found, expected, params, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-14)
+        assert one.shape == param.shape
+        assert one.is_contiguous()
 
 
 def test_the_convolutional_network_trains_as_its_model(monkeypatch):

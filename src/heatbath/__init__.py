@@ -10,10 +10,12 @@ from heatbath.thermostat import Thermostat
 
 if TYPE_CHECKING:
     from heatbath.averages import Estimate
+    from heatbath.configs import RunConfig, sweep
     from heatbath.noise import GradientNoise, measure_noise
     from heatbath.optimizer import RandomSGD
     from heatbath.randomizer import randomize
     from heatbath.readings import CSVLog, TensorBoardLog
+    from heatbath.runner import load, run
     from heatbath.schedulers import CosineCycleLR, RandomLR
     from heatbath.thermometer import Thermometer
 
@@ -31,15 +33,19 @@ __all__ = [
     "LogNormal",
     "RandomLR",
     "RandomSGD",
+    "RunConfig",
     "TensorBoardLog",
     "Thermometer",
     "Thermostat",
     "TwoPoint",
     "Uniform",
     "draw",
+    "load",
     "measure_noise",
     "parse_law",
     "randomize",
+    "run",
+    "sweep",
     "theory",
 ]
 
@@ -51,10 +57,14 @@ _LATER = {
     "GradientNoise": "heatbath.noise",
     "RandomLR": "heatbath.schedulers",
     "RandomSGD": "heatbath.optimizer",
+    "RunConfig": "heatbath.configs",
     "TensorBoardLog": "heatbath.readings",
     "Thermometer": "heatbath.thermometer",
+    "load": "heatbath.runner",
     "measure_noise": "heatbath.noise",
     "randomize": "heatbath.randomizer",
+    "run": "heatbath.runner",
+    "sweep": "heatbath.configs",
 }
 
 

@@ -136,11 +136,7 @@ class ReplicaGroup:
 
     def step(self, at: int) -> None:
         """Take step ``at`` of the epoch with the only replica, by the optimizer's own function."""
-        rows = self._rows[:, at, : self._sizes[at]]
-        dropout = Dropout(*self._dropout, self._taken + at)
-        loss = self._loss(self._network, self._params, self._data, rows, None, dropout, self._dtype)
-        found = torch.autograd.grad(loss, self._params)
-        grads = [_like(param, grad) for param, grad in zip(self._params, found, strict=True)]
+        grads = self._gradients(self._rows[:, at, : self._sizes[at]], at)
         for grad, gain in zip(grads, self._network.gains, strict=True):
             if gain != 1.0:
                 grad.mul_(gain)
@@ -198,6 +194,18 @@ class ReplicaGroup:
             {"unit": unit, **{name: stack[i].clone() for name, stack in stacks.items()}}
             for i in range(len(self.configs))
         ]
+
+    def _gradients(self, rows: Tensor, at: int) -> list[Tensor]:
+        """The gradients of the only replica's mean loss."""
+        if self._network.gradients is not None and self._dtype != torch.bfloat16:
+            data = self._data
+            images = data.dataset.normalize(data.images.index_select(0, rows[0]), self._dtype)
+            with torch.no_grad():
+                return self._network.gradients(self._params, images, data.labels.index_select(0, rows[0]))
+        dropout = Dropout(*self._dropout, self._taken + at)
+        loss = self._loss(self._network, self._params, self._data, rows, None, dropout, self._dtype)
+        found = torch.autograd.grad(loss, self._params)
+        return [_like(param, grad) for param, grad in zip(self._params, found, strict=True)]
 
     def _evaluate(self, split: Split) -> Tensor:
         size = self._evaluation_size

@@ -40,6 +40,7 @@ class Dropout(NamedTuple):
 
 
 Logits = Callable[[Sequence[Tensor], Tensor, Dropout | None], Tensor]
+Gradients = Callable[[Sequence[Tensor], Tensor, Tensor], list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,15 @@ class StackedNetwork:
         logits: from parameters, images of shape (replicas, N, ...) or (N, ...) that all replicas see, and dropout or
             None, to (replicas, N, 10).
         stacks: whether ``logits`` takes more than one replica at a time.
+        gradients: of the mean loss of a single replica, from parameters, images and labels, where writing them out
+            saves a good part of a small network's step; None leaves them to autograd.
     """
 
     names: tuple[str, ...]
     gains: tuple[float, ...]
     logits: Logits
     stacks: bool
+    gradients: Gradients | None = None
 
     def pack(self, model: nn.Module) -> list[Tensor]:
         """Return what is trained of one network: its parameters, VGG16's first classifier layer folded."""
@@ -83,14 +87,32 @@ def _perceptron(params: Sequence[Tensor], images: Tensor, dropout: Dropout | Non
     del dropout
     weight, bias, out_weight, out_bias = (param.to(images.dtype) for param in params)
     if len(weight) == 1:
-        hidden = functional.linear(images.view(-1, 784), weight.squeeze(0), bias.squeeze(0)).relu()
-        return functional.linear(hidden, out_weight.squeeze(0), out_bias.squeeze(0))[None]
+        # With the images as columns: on a CPU these products are faster than those of the rows by a third.
+        hidden = torch.addmm(bias.t(), weight.squeeze(0), images.view(-1, 784).t()).relu()
+        return torch.addmm(out_bias.t(), out_weight.squeeze(0), hidden).t()[None]
     if images.ndim == 5:
         hidden = torch.baddbmm(bias[:, None], images.flatten(2), weight.transpose(1, 2))
     else:  # one product, as all replicas see the same images
         hidden = functional.linear(images.flatten(1), weight.flatten(0, 1), bias.flatten())
         hidden = hidden.view(len(hidden), *bias.shape).transpose(0, 1)
     return torch.baddbmm(out_bias[:, None], hidden.relu(), out_weight.transpose(1, 2))
+
+
+def _perceptron_gradients(params: Sequence[Tensor], images: Tensor, labels: Tensor) -> list[Tensor]:
+    r"""The chain rule by hand, with a sample in each column.
+
+    With ``h = relu(W x + b)`` and ``z = U h + c`` the mean cross entropy has ``dz = (softmax(z) - onehot) / N``,
+    ``dU = dz h^T``, ``dc = \sum dz``, ``dh = (U^T dz) [h > 0]``, ``dW = dh x^T`` and ``db = \sum dh``.
+    """
+    weight, bias, out_weight, out_bias = (param.squeeze(0) for param in params)
+    rows = images.view(-1, 784)
+    hidden = torch.addmm(bias[:, None], weight, rows.t()).relu_()
+    grad = torch.softmax(torch.addmm(out_bias[:, None], out_weight, hidden), 0)
+    grad[labels, torch.arange(len(labels))] -= 1.0
+    grad.div_(len(labels))
+    back = torch.mm(out_weight.t(), grad).mul_(hidden > 0)
+    grads = torch.mm(back, rows), back.sum(1), torch.mm(grad, hidden.t()), grad.sum(1)
+    return [one[None] for one in grads]
 
 
 def _convolutional(params: Sequence[Tensor], images: Tensor, dropout: Dropout | None) -> Tensor:
@@ -142,7 +164,7 @@ def _both(layers: Sequence[str]) -> tuple[str, ...]:
 _VGG16_NAMES = (*feature_shapes(), *_both(("classifier.0", "classifier.3", "classifier.6")))
 
 NETWORKS = {
-    "mlp": StackedNetwork(_both(("hidden", "output")), (1.0,) * 4, _perceptron, stacks=True),
+    "mlp": StackedNetwork(_both(("hidden", "output")), (1.0,) * 4, _perceptron, True, _perceptron_gradients),
     "cnn": StackedNetwork(
         _both([*(f"features.{i}" for i in (0, 2, 5, 7, 9)), "classifier"]), (1.0,) * 12, _convolutional, stacks=False
     ),

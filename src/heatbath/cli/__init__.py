@@ -1,0 +1,89 @@
+"""The command line: one module for each command or family of commands.
+
+A command is a function that reads its options, imports what it needs inside its body so that the others start fast,
+lets the library raise its own errors, and prints by way of `screens`. `main` turns what is raised into one line and an
+exit status.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from heatbath.cli.data import list_data
+from heatbath.cli.errors import Interruption, explain
+from heatbath.cli.measure import measure_network
+from heatbath.cli.report import rebuild_report
+from heatbath.cli.reproduce import reproduce_figures
+from heatbath.cli.runs import app as runs_app
+from heatbath.cli.simulate import simulate_landscape
+from heatbath.cli.thermostat import print_temperature
+from heatbath.cli.train import train_networks
+
+app = typer.Typer(
+    name="heatbath",
+    help="SGD with a random learning rate, and the temperature of a training run.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help, which no narrow terminal cuts
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("thermostat", short_help="Knobs to temperature, and back.")(print_temperature)
+app.command("simulate", short_help="SGD on a landscape, in pictures.")(simulate_landscape)
+app.command("measure", short_help="The noise and temperature of a training.")(measure_network)
+app.command("train", short_help="Train networks and keep the results.")(train_networks)
+app.add_typer(runs_app, name="runs", short_help="List, show, resume, merge, export results.")
+app.command("reproduce", short_help="The paper's figures, and what we find.")(reproduce_figures)
+app.command("report", short_help="The page again, from results.")(rebuild_report)
+app.command("data", short_help="Which data sets are here, and how to get them.")(list_data)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status: 0, 2 after an error, 130 after an interrupt."""
+    interruption = "interrupted"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a poor locale gets a poor table, not an error after the work
+    try:
+        status = app(arguments, prog_name="heatbath", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        status = 130
+    except Interruption as error:
+        status, interruption = 130, str(error)
+    except BrokenPipeError:
+        # The reader has gone, as in `heatbath ... | head`; the interpreter's last flush must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        message = explain(error)
+        if message is None:
+            raise
+        print(f"heatbath: {message}", file=sys.stderr)
+        return 2
+    if status == 130:
+        print(f"heatbath: {interruption}", file=sys.stderr)
+    return status if isinstance(status, int) else 0
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from heatbath import __version__
+
+        print(f"heatbath {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _heatbath(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())

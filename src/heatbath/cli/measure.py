@@ -1,0 +1,106 @@
+"""`heatbath measure`: the gradient noise and the temperature of a network in training."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heatbath.cli.progress import display, follow_fraction
+from heatbath.cli.screens import check_data_dir, check_folder, console, print_table, write
+from heatbath.thermostat import Thermostat
+
+_HEADINGS = (
+    *("after epoch", "accuracy", "|g|^2", "tr S1", "noise scale", "effective rank", "along g / mean"),
+    "dropped term",
+)
+
+
+def measure_network(
+    model: Annotated[str, typer.Option(help="mlp, cnn or vgg16.")] = "mlp",
+    dataset: Annotated[str, typer.Option(help="mnist5k, mnist or cifar10.")] = "mnist5k",
+    lr: Annotated[float, typer.Option(help="The mean learning rate.")] = 0.01,
+    batch_size: Annotated[int, typer.Option(help="Samples in a mini-batch.")] = 64,
+    momentum: Annotated[float, typer.Option(help="The momentum, from 0 to below 1.")] = 0.9,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's form of the step.")] = False,
+    law: Annotated[str, typer.Option(help="The law of the multiplier, such as uniform:1.")] = "uniform:1",
+    coupling: Annotated[str, typer.Option(help="What the multiplier acts on: gradient or update.")] = "gradient",
+    weight_decay: Annotated[float, typer.Option(help="Part of the gradient, as in SGD.")] = 0.0,
+    epochs: Annotated[int, typer.Option(help="How long to train.")] = 20,
+    at_epoch: Annotated[list[int] | None, typer.Option(help="Measure the noise after this epoch; repeat.")] = None,
+    samples: Annotated[int, typer.Option(help="Training images that the noise is measured on.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of weights, order and multipliers.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    data_dir: Annotated[Path | None, typer.Option(help="Where to look for the data first.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for the picture and the numbers.")] = Path("out"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+) -> None:
+    """Train a network and measure its gradient noise, its temperature and whether it is at equilibrium."""
+    check_folder(out, "--out")
+    check_data_dir(data_dir)
+    knobs = Thermostat(lr, batch_size, momentum, nesterov, law, coupling)
+    if batch_size < 2:
+        raise ValueError(f"--batch-size must be at least 2 to measure noise, got {batch_size}")
+    if samples < 4:
+        raise ValueError(f"--samples must be at least 4 to measure noise, got {samples}")
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"--device must be auto, cpu or cuda, got {device!r}")
+    import torch
+
+    from heatbath import measurement, plots  # noqa: F401 - a missing extra is told before the training, not after it
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch sees no GPU here; use --device cpu")
+    device = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
+    with display() as shown:
+        found = measurement.measure_training(
+            knobs,
+            model,
+            dataset,
+            epochs=epochs,
+            at_epochs=at_epoch or None,
+            weight_decay=weight_decay,
+            samples=samples,
+            seed=seed,
+            device=device,
+            data_dir=data_dir,
+            progress=follow_fraction(shown),
+        )
+    files = measurement.write_measurement(found, out)
+    if as_json:
+        write(json.dumps(measurement.describe(found), indent=2))
+        return
+    rows = []
+    for epoch, noise in found.noises.items():
+        along = noise.along() * noise.dimension / noise.trace if noise.trace else math.nan
+        rows.append(
+            (
+                *(str(epoch), f"{found.accuracies[epoch]:.4f}", f"{noise.gradient_norm_squared:.3g}"),
+                f"{noise.trace:.4g} ± {noise.trace_error:.1g}",
+                *(f"{noise.noise_scale:.4g}", f"{noise.effective_rank:.3g}", f"{along:.3g}"),
+                f"{100 * noise.covariance_trace(knobs.law, knobs.batch_size).dropped_fraction:.2g} %",
+            )
+        )
+    last = found.history[-1] if found.history else {}
+    screen = console()
+    screen.print(f"{model} on {dataset}, noise of {found.settings['samples']} samples, {found.settings['device']}")
+    print_table(_HEADINGS, rows, left=0)
+    screen.print("\nalong g / mean: the noise along the gradient over that along an average direction, 1 if isotropic.")
+    screen.print("dropped term: the share of s2 g g^T, which the paper leaves out, in the noise of a step.")
+    if last.get("temperature") is not None:
+        screen.print(
+            f"At the end: temperature {last['temperature']:.3g} from the noise, {last['kinetic_temperature']:.3g} from "
+            f"the velocity; equilibrium ratio {_interval(last)}"
+        )
+    for file in files:
+        screen.print(f"wrote {file}")
+
+
+def _interval(reading: dict[str, Any]) -> str:
+    value, low, high = (reading[f"equilibrium_{key}"] for key in ("ratio", "low", "high"))
+    if value is None:
+        return "not known yet"
+    return f"{value:.3g}" + ("" if low is None else f" (95 %: {low:.3g} to {high:.3g})")

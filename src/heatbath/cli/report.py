@@ -1,0 +1,103 @@
+"""`heatbath report`: figures, verdicts and the page again, from results that are there."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from heatbath.cli.progress import display
+from heatbath.cli.screens import check_folder, console
+from heatbath.cli.verdicts import print_verdicts
+from heatbath.records import Record
+
+if TYPE_CHECKING:
+    from heatbath.paper import Scale
+
+_EXPORTS = (".jsonl", ".jsonl.gz")
+
+
+def rebuild_report(
+    source: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A store, a file of 'runs export' (.jsonl[.gz]) or a folder of them.")
+    ],
+    scale: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="smoke, laptop or paper; by default the largest that there are runs of."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Runs of each group, instead of the scale's own number.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the report and its pictures.")] = Path("out"),
+) -> None:
+    """Draw every figure, judge every claim and write the page from results that are there; nothing is trained."""
+    from heatbath import plots, report  # noqa: F401 - a missing extra is told before the work, not after it
+    from heatbath.paper import SCALES, find_experiments, reproduction
+
+    if scale is not None and scale not in SCALES:
+        raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
+    check_folder(out, "--out")
+    with display(log=False) as shown:
+        shown.show(None, ("reading the records",))
+        known = {record.run: record for record in read_records(source)}
+        folder = source if source.is_dir() else source.parent
+        chosen = cast("Scale", scale or _largest_scale(known, source))
+        experiments = [experiment for experiment in find_experiments() if experiment.exists(chosen)]
+        left_out = [experiment.name for experiment in find_experiments() if not experiment.exists(chosen)]
+        configs = list({c.run: c for e in experiments for c in e.configs(chosen, seeds)}.values())
+        calculations = [calculation for experiment in experiments for calculation in experiment.calculations(chosen)]
+        results = {c.name: found for c in calculations if (found := reproduction._cached(folder, c)) is not None}
+        shown.show(None, ("drawing",))
+        figures = [experiment.figure(known, chosen, seeds, results) for experiment in experiments]
+        about = reproduction._about(chosen, configs, known, left_out, source)
+        page = report.write_report(figures, out, about=about)
+    print_verdicts((figure.name, verdict) for figure in figures for verdict in figure.verdicts)
+    screen = console()
+    missing = [figure.name for figure in figures if figure.missing]
+    if missing:
+        screen.print(f"\nNot complete: {', '.join(missing)}; the report says what is missing")
+    screen.print(f"\nThe report, at the scale {chosen}: {page}")
+
+
+def read_records(source: Path) -> list[Record]:
+    """Return the records of a store, an exported file, or a folder of such files; of several of a run the best.
+
+    Raises:
+        OSError: there is nothing of the kind.
+        ValueError: a file is damaged or something else.
+    """
+    from heatbath.store import Store
+
+    if not source.exists():
+        raise FileNotFoundError(f"there is no {source}; name a store or a file of 'heatbath runs export'")
+    if source.is_file():
+        return _read_files([source])
+    if (source / Store.FILE).exists():
+        with Store(source, read_only=True) as results:
+            return results.records()
+    files = sorted(file for file in source.iterdir() if file.name.endswith(_EXPORTS))
+    if not files:
+        raise FileNotFoundError(f"there is no store in {source}, nor a .jsonl or .jsonl.gz file of 'runs export'")
+    return _read_files(files)
+
+
+def _read_files(files: Iterable[Path]) -> list[Record]:
+    """Merged in a store of their own, which knows what is better than what."""
+    from heatbath.store import Store
+
+    with tempfile.TemporaryDirectory(prefix="heatbath-") as folder, Store(folder) as results:
+        for file in files:
+            results.merge(file)
+        return results.records()
+
+
+def _largest_scale(known: dict[str, Record], source: Path) -> str:
+    from heatbath.paper import SCALES, find_experiments
+
+    for scale in reversed(SCALES):
+        if any(config.run in known for experiment in find_experiments() for config in experiment.configs(scale)):
+            return scale
+    raise ValueError(f"no run in {source} belongs to a figure; 'heatbath reproduce' makes those that do")

@@ -1,0 +1,294 @@
+"""`heatbath runs`: what is in a store."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heatbath.cli.screens import check_folder, console, print_table, write
+from heatbath.cli.summaries import print_groups
+from heatbath.cli.training import (
+    CheckpointOption,
+    DataOption,
+    DeviceOption,
+    Means,
+    QuietOption,
+    StackOption,
+    WorkersOption,
+    complete,
+)
+from heatbath.configs import IMAGE_SHAPES, INPUT_SHAPES, RunConfig
+from heatbath.protocols import parse_protocol
+from heatbath.records import EPOCH_FIELDS, STATUSES, TAIL, Record
+from heatbath.store import Store
+
+_SHORTEST = 8  # digits of a run's name in a table
+_EPOCHS_SHOWN = 5
+_EXPORTS = (".csv", ".parquet", ".jsonl", ".jsonl.gz")
+
+app = typer.Typer(
+    help="What is in a store: list, show, resume, merge and export runs.",
+    rich_markup_mode=None,
+)
+ExistingStore = Annotated[Path, typer.Option("--store", metavar="DIR", help="The folder of the store.")]
+ModelFilter = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Only those of mlp, cnn or vgg16.")]
+DatasetFilter = Annotated[
+    str | None, typer.Option("--dataset", metavar="NAME", help="Only those on mnist5k, mnist or cifar10.")
+]
+ProtocolFilter = Annotated[
+    str | None,
+    typer.Option("--protocol", metavar="NAME", help="Only constant, random, cyclic (of any period) or cyclic:P."),
+]
+StatusFilter = Annotated[
+    str | None,
+    typer.Option("--status", metavar="NAME", help=f"Only those that are {', '.join(STATUSES[:-1])} or {STATUSES[-1]}."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def _runs(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        write(context.get_help())
+
+
+@app.command("list", short_help="List runs.")
+def list_runs(
+    model: ModelFilter = None,
+    dataset: DatasetFilter = None,
+    protocol: ProtocolFilter = None,
+    status: StatusFilter = None,
+    store: ExistingStore = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object for each run.")] = False,
+) -> None:
+    """List runs, in the order in which they came to the store."""
+    chosen = _chosen(model, dataset, protocol, status)
+    with _open(store) as results:
+        records, names = results.records(**chosen), list(results.statuses())
+    if as_json:
+        write(json.dumps([record.summary() for record in records], indent=2))
+        return
+    if not records:
+        console().print(f"no such run among the {len(names)} in {store}" if names else f"no runs in {store}")
+        return
+    digits = _unique_digits(names)
+    rows = [
+        (
+            *(record.run[:digits], record.config.model, record.config.dataset, str(record.config.protocol)),
+            *(f"{record.config.lr:g}", str(record.config.seed), record.status),
+            f"{len(record.epochs)}/{record.config.epochs}",
+            *(_number(record.final("test_accuracy")), _number(record.best("test_accuracy"))),
+        )
+        for record in records
+    ]
+    headings = ("run", "model", "dataset", "protocol", "lr", "seed", "status", "epochs", "final test", "best test")
+    print_table(headings, rows, left=4, spare=2)
+    counts = Counter(record.status for record in records)
+    told = ", ".join(f"{counts[name]} {name}" for name in STATUSES if counts[name])
+    console().print(f"\n{len(records)} of {len(names)} runs in {store}: {told}")
+
+
+@app.command("show", short_help="All that is known of one run.")
+def show_run(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The name of the run, or as much of its beginning as no other shares.")
+    ],
+    store: ExistingStore = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all curves.")] = False,
+) -> None:
+    """Show all that is known of one run."""
+    with _open(store) as results:
+        record = results.find(run.strip().lower())
+    if as_json:
+        words = {name: getattr(record, name) for name in ("device", "versions", "seconds", "precision")}
+        curves = {name: record.curve(name) for name in EPOCH_FIELDS}
+        write(json.dumps({**record.summary(), **words, "curves": curves}, indent=2))
+        return
+    config = {**record.config.to_dict(), "weights": record.config.weights or "from the seed"}
+    if record.precision:
+        config["precision"] = f"{record.precision}{' (auto)' * (record.config.precision == 'auto')}"
+    facts = {
+        "run": record.run,
+        "status": f"{record.status}, {len(record.epochs)} of {record.config.epochs} epochs",
+        "device": record.device,
+        "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
+        "seconds": f"{record.seconds:.1f}" if record.epochs else "",
+        **{name.replace("_", " "): str(value) for name, value in config.items()},
+    }
+    screen, indent = console(), max(map(len, facts)) + 2
+    for name, text in facts.items():
+        if text:
+            screen.print(f"{name:<{indent}}{text}")
+    if record.epochs:
+        _print_curves(record)
+
+
+@app.command("resume", short_help="Go on with what is not finished.")
+def resume_runs(
+    store: ExistingStore = Path("runs"),
+    device: DeviceOption = "auto",
+    data_dir: DataOption = None,
+    workers: WorkersOption = None,
+    stack: StackOption = None,
+    checkpoint_seconds: CheckpointOption = 0.0,
+    quiet: QuietOption = False,
+) -> None:
+    """Go on with everything that is not finished and that no other process is training."""
+    with _open(store) as results:
+        records = results.records()
+    pending = [record.config for record in records if record.status == "pending"]
+    if not pending:
+        counts = Counter(record.status for record in records)
+        told = ", ".join(f"{counts[name]} {name}" for name in STATUSES if counts[name]) or "no runs"
+        console().print(f"nothing to go on with in {store}: {told}")
+        return
+    print_groups(complete(pending, store, Means(device, data_dir, workers, stack, checkpoint_seconds, quiet)))
+    console().print(f"\n{len(pending)} run{'s' * (len(pending) != 1)} completed in {store}")
+
+
+@app.command("merge", short_help="Take over the runs of other stores.")
+def merge_stores(
+    others: Annotated[
+        list[Path], typer.Argument(metavar="OTHER", help="Folders of stores, or .jsonl[.gz] files of 'runs export'.")
+    ],
+    store: ExistingStore = Path("runs"),
+    create: Annotated[bool, typer.Option("--create", help="Make the store if it is not there.")] = False,
+) -> None:
+    """Take over the runs of other stores or exported files, which stay as they are; twice is as good as once."""
+    if create:
+        check_folder(store, "--store")
+    elif not (store / Store.FILE).exists():
+        raise FileNotFoundError(f"there is no store in {store}; name one with --store, or add --create to make it")
+    for other in others:  # all of them before the first is taken over
+        _check_source(other)
+    with Store(store) as results:
+        for other in others:
+            took = results.merge(other)
+            console().print(f"{other}: {took.added} added, {took.improved} improved, {took.known} known already")
+            for runs, words in (
+                (took.differing, "finished here and there with other numbers; ours were kept"),
+                (took.busy, "being trained here; merge again when they have ended"),
+            ):
+                if runs:
+                    console().print(f"  {len(runs)} {words}: {_some(runs)}")
+
+
+@app.command("export", short_help="Write runs to a file.")
+def export_runs(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help=f"Its ending is the format: {', '.join(_EXPORTS)}; - prints CSV.")
+    ],
+    model: ModelFilter = None,
+    dataset: DatasetFilter = None,
+    protocol: ProtocolFilter = None,
+    status: StatusFilter = None,
+    store: ExistingStore = Path("runs"),
+) -> None:
+    """Write runs to a file: tables with a row for each epoch (CSV, Parquet), or lines to merge elsewhere (JSONL)."""
+    kind = next((ending for ending in _EXPORTS if file.endswith(ending)), None)
+    if kind is None and file != "-":
+        raise ValueError(f"{file}: the ending must be one of {', '.join(_EXPORTS)}; or - to print CSV")
+    path = Path(file)
+    if file != "-":
+        if not path.parent.is_dir():
+            raise ValueError(f"{file}: there is no folder {path.parent}")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise ValueError(f"{file}: {path.parent} cannot be written to")
+    chosen = _chosen(model, dataset, protocol, status)
+    with _open(store) as results:
+        if file == "-":
+            _print_csv(results, chosen)
+            return
+        writers = {".csv": results.export_csv, ".parquet": results.export_parquet}
+        count = writers.get(str(kind), results.export)(path, **chosen)
+    console().print(f"wrote {count} run{'s' * (count != 1)} to {file}")
+
+
+def _open(store: Path) -> Store:
+    """To be read; a store that is not there is not made."""
+    if store.is_dir() and (store / Store.FILE).exists():
+        return Store(store, read_only=True)
+    raise FileNotFoundError(f"there is no store in {store}; name one with --store, or make one with 'heatbath train'")
+
+
+def _chosen(model: str | None, dataset: str | None, protocol: str | None, status: str | None) -> dict[str, Any]:
+    """What `Store.records` is to be asked for."""
+    for name, value, allowed in (
+        ("model", model, tuple(INPUT_SHAPES)),
+        ("dataset", dataset, tuple(IMAGE_SHAPES)),
+        ("status", status, STATUSES),
+    ):
+        if value is not None and value not in allowed:
+            raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(allowed)}")
+    likes_protocol = _protocol_filter(protocol)
+
+    def where(config: RunConfig) -> bool:
+        return (
+            (model is None or config.model == model)
+            and (dataset is None or config.dataset == dataset)
+            and likes_protocol(config)
+        )
+
+    return {"status": status, "where": where}
+
+
+def _protocol_filter(protocol: str | None) -> Callable[[RunConfig], bool]:
+    if protocol is None:
+        return lambda _config: True
+    if protocol.strip().lower() == "cyclic":
+        return lambda config: parse_protocol(config.protocol).kind == "cyclic"
+    wanted = parse_protocol(protocol)
+    return lambda config: config.protocol == wanted
+
+
+def _unique_digits(names: Sequence[str]) -> int:
+    """How many digits tell the runs apart."""
+    digits = _SHORTEST
+    while len({name[:digits] for name in names}) < len(names):
+        digits += 1
+    return digits
+
+
+def _print_curves(record: Record) -> None:
+    names = [name for name in EPOCH_FIELDS if record.epochs[0].__dict__[name] is not None]
+    last = list(enumerate(record.epochs, start=1))[-_EPOCHS_SHOWN:]
+    rows = [(str(number), *(f"{getattr(epoch, name):.5g}" for name in names)) for number, epoch in last]
+    for title, derive in (("final", record.final), ("best", record.best), (f"last {TAIL}", record.tail)):
+        rows.append((title, *("" if name == "rate" else _number(derive(name)) for name in names)))
+    console().print()
+    print_table(("epoch", *(name.replace("_", " ") for name in names)), rows)
+    if record.chosen_test_accuracy is not None:
+        console().print(f"\ntest accuracy at the best epoch of the validation split: {record.chosen_test_accuracy:.4f}")
+
+
+def _check_source(other: Path) -> None:
+    from heatbath import archives
+
+    if other.is_file():
+        archives.read_lines(other)
+    elif other.exists():
+        Store(other, read_only=True)
+    else:
+        raise ValueError(f"there is no {other} to merge")
+
+
+def _print_csv(results: Store, chosen: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
+        results.export_csv(Path(folder) / "runs.csv", **chosen)
+        with open(Path(folder) / "runs.csv", encoding="utf-8", newline="") as table:
+            write(table.read().rstrip("\n"))
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _some(runs: Iterable[str]) -> str:
+    names = [run[:_SHORTEST] for run in runs]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,110 @@
+"""What is printed on: the console, tables that fit it, and the folders that files go to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave a reader who has gone to `main`; Rich would exit with an error."""
+        raise BrokenPipeError
+
+
+def console(*, wrap: bool = False) -> Console:
+    """Return the console to print on: it cuts no line, as a terminal wraps better than we could; or wraps at words."""
+    measured = _Console(highlight=False, soft_wrap=not wrap, markup=False, emoji=False)
+    if not wrap:
+        measured.width = max(measured.width, 100) if measured.is_terminal else 240
+    return measured
+
+
+def write(text: str) -> None:
+    """Print a plain text, such as JSON, on the standard output."""
+    try:
+        print(text)
+    except BrokenPipeError:
+        raise BrokenPipeError from None  # without its number, at which typer would exit with an error
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that is printed on, or None where it is a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, spare: int = 0) -> None:
+    """Print a table that fits the terminal.
+
+    Args:
+        headings: of the columns.
+        rows: a text for each column.
+        left: how many columns, from the first, are aligned to the left.
+        spare: how many, from the last, may be left out where there is no room; a terminal that is too narrow even so
+            gets row after row, with a line for each column.
+    """
+    widths = [max(cell_len(row[column]) for row in (headings, *rows)) for column in range(len(headings))]
+    screen, room, shown = console(), terminal_width(), len(headings)
+    while room is not None and shown > len(headings) - spare and _table_width(widths[:shown]) > room:
+        shown -= 1
+    if room is not None and _table_width(widths[:shown]) > room:
+        _print_stacked(screen, headings, rows)
+        return
+    lines = [_line(row, widths[:shown], left) for row in (headings, *rows)]
+    screen.print(Text(lines[0], "bold"))
+    screen.print(("─" if screen.encoding.startswith("utf") else "-") * _table_width(widths[:shown]))
+    for line in lines[1:]:
+        screen.print(line)
+
+
+def warn(text: str) -> None:
+    """Print a warning among the results."""
+    console().print(Text.assemble(("Warning:", "bold yellow"), f" {text}"))
+
+
+def check_folder(path: Path, option: str) -> None:
+    """Refuse a folder that could not be made or written to, before any work is done for it.
+
+    Raises:
+        ValueError: it is a file, or may not be written to.
+    """
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ValueError(f"{option} {path}: {there} is a file; name a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"{option} {path}: {there} cannot be written to")
+
+
+def check_data_dir(data_dir: Path | None) -> None:
+    """Refuse a folder of data that is not there."""
+    if data_dir is not None and not data_dir.is_dir():
+        raise ValueError(f"--data-dir {data_dir} is not a folder")
+
+
+def _table_width(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
+    gaps = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=False)]
+    aligned = (
+        cell + gap if column < left else gap + cell for column, (cell, gap) in enumerate(zip(cells, gaps, strict=False))
+    )
+    return "  ".join(aligned).rstrip()
+
+
+def _print_stacked(screen: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    indent = max(map(cell_len, headings)) + 2
+    for number, row in enumerate(rows):
+        if number:
+            screen.print()
+        for heading, cell in zip(headings, row, strict=True):
+            if cell:
+                screen.print(heading + " " * (indent - cell_len(heading)) + cell if heading else cell)

@@ -1,0 +1,147 @@
+"""`heatbath train`: trains the paper's networks, under every combination of protocols and knobs that is asked for."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heatbath.cli.screens import console, write
+from heatbath.cli.summaries import describe_settings, print_groups
+from heatbath.cli.training import (
+    CheckpointOption,
+    DataOption,
+    DeviceOption,
+    Means,
+    QuietOption,
+    StackOption,
+    StoreOption,
+    WorkersOption,
+    complete,
+)
+from heatbath.configs import RunConfig, sweep
+
+_MOST_SEEDS = 100_000
+
+
+def train_networks(
+    model: Annotated[str, typer.Option(metavar="NAME", help="mlp, cnn or vgg16.")] = "mlp",
+    dataset: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="mnist5k, mnist or cifar10; by default mnist5k, or cifar10 for vgg16."),
+    ] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="constant, random or cyclic:P with P in epochs; may be repeated."),
+    ] = None,
+    law: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="The law of the multiplier under random, such as uniform:1 (the default); may be repeated.",
+        ),
+    ] = None,
+    coupling: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="What the multiplier acts on: gradient (the default) or update; may be repeated."
+        ),
+    ] = None,
+    lr: Annotated[
+        list[float] | None, typer.Option(metavar="X", help="The mean learning rate, 0.005 by default; may be repeated.")
+    ] = None,
+    batch_size: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="Images in a mini-batch, 256 by default; may be repeated.")
+    ] = None,
+    momentum: Annotated[
+        list[float] | None,
+        typer.Option(metavar="X", help="The momentum, from 0 to below 1; 0.9 by default; may be repeated."),
+    ] = None,
+    nesterov: Annotated[bool, typer.Option(help="Nesterov's form of the step, or the heavy ball's.")] = True,
+    weight_decay: Annotated[
+        list[float] | None,
+        typer.Option(metavar="X", help="Part of the gradient, as in SGD; 0 by default; may be repeated."),
+    ] = None,
+    epochs: Annotated[int, typer.Option(metavar="N", help="How long to train.")] = 20,
+    precision: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="auto, fp32, tf32 or bf16; auto is fp32 on a CPU and what is fastest on a GPU."
+        ),
+    ] = "auto",
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="imagenet starts vgg16's convolutions from there; else from the seed."),
+    ] = None,
+    validation: Annotated[int, typer.Option(metavar="N", help="Training images to hold out.")] = 0,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="How many runs of each, of the seeds 0, 1, 2, ...; 1 by default.")
+    ] = None,
+    seed_list: Annotated[str | None, typer.Option(metavar="N,N,...", help="The seeds, such as 1,2,5.")] = None,
+    store: StoreOption = Path("runs"),
+    device: DeviceOption = "auto",
+    data_dir: DataOption = None,
+    workers: WorkersOption = None,
+    stack: StackOption = None,
+    checkpoint_seconds: CheckpointOption = 0.0,
+    quiet: QuietOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object for each run.")] = False,
+) -> None:
+    """Train networks and keep the results; what is in the store already is not trained again.
+
+    Options that may be repeated make every combination: --protocol constant --protocol random --lr 0.01 --lr 0.02 is
+    four groups of runs. An interrupted command goes on where it was when it is given again.
+    """
+    chosen = [name for name, value in (("--law", law), ("--coupling", coupling)) if value]
+    if chosen and protocol and not any(text.strip().lower() == "random" for text in protocol):
+        raise ValueError(f"{' and '.join(chosen)}: only for --protocol random")
+    base = RunConfig(
+        model=model,
+        dataset=dataset or ("cifar10" if model == "vgg16" else "mnist5k"),
+        nesterov=nesterov,
+        epochs=epochs,
+        precision=precision,
+        weights=weights,
+        validation=validation,
+        batch_size=1,
+    )
+    # All of these are axes, even of one value: what a constant protocol makes of a law must not reach the others.
+    axes: dict[str, Sequence[Any]] = {
+        "protocol": protocol or ["random"],
+        "law": law or [None],
+        "coupling": coupling or ["gradient"],
+        "lr": lr or [RunConfig.lr],
+        "batch_size": batch_size or [RunConfig.batch_size],
+        "momentum": momentum or [RunConfig.momentum],
+        "weight_decay": weight_decay or [RunConfig.weight_decay],
+        "nesterov": [nesterov],
+        "seed": _seeds(seeds, seed_list),
+    }
+    configs = list({config.run: config for config in sweep(base, **axes)}.values())
+    means = Means(device, data_dir, workers, stack, checkpoint_seconds, quiet)
+    records = complete(configs, store, means)
+    if as_json:
+        write(json.dumps([record.summary() for record in records], indent=2))
+        return
+    console().print(describe_settings(configs))
+    print_groups(records)
+    where = "" if store == Path("runs") else f" --store {shlex.quote(str(store))}"
+    count = f"{len(records)} run{'s' * (len(records) != 1)}"
+    console().print(f"\n{count} in {store}; 'heatbath runs list{where}' shows them")
+
+
+def _seeds(count: int | None, listed: str | None) -> list[int]:
+    if listed is None:
+        if count is not None and not 1 <= count <= _MOST_SEEDS:
+            raise ValueError(f"--seeds must be from 1 to {_MOST_SEEDS:,}, got {count}")
+        return list(range(count or 1))
+    if count is not None:
+        raise ValueError("--seeds and --seed-list: give one of them")
+    try:
+        return [int(text) for text in listed.split(",")]
+    except ValueError:
+        raise ValueError(f"--seed-list must be integers with commas between them, got {listed!r}") from None

@@ -1,0 +1,32 @@
+import pytest
+
+from heatbath import cli
+
+
+@pytest.fixture
+def heatbath(capsys, monkeypatch, tmp_path):
+    """Runs a command in an empty folder; returns its exit status, what it printed and what it complained of."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        status = cli.main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def refused(heatbath, tmp_path):
+    """Runs a command that is to be refused, in one line, without writing anything; returns the line."""
+
+    def run(*arguments):
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        status, out, err = heatbath(*arguments)
+        assert (status, out) == (2, "")
+        assert err.startswith("heatbath: ")
+        assert err.count("\n") == 1
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+        return err
+
+    return run

@@ -1,0 +1,153 @@
+import json
+import re
+
+import pytest
+
+from heatbath import paper, runner
+from heatbath.cli import verdicts
+from heatbath.cli.report import read_records
+from heatbath.statistics import Claim, judge
+from heatbath.store import Store
+
+SMOKE = ("reproduce", "coupling", "--scale", "smoke", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A store with the runs of one small figure."""
+    folder = tmp_path_factory.mktemp("trained") / "runs"
+    runner.run(paper.EXPERIMENTS["coupling"].configs("smoke"), folder, "cpu", checkpoint_seconds=60.0)
+    return folder
+
+
+def test_train_draw_and_judge(heatbath, tmp_path, monkeypatch):
+    status, out, _ = heatbath(*SMOKE, "--seeds", 1)
+    assert status == 0
+    assert re.search(r"^coupling +Both couplings reach the same test accuracy +undecided", out, re.MULTILINE)
+    assert out.endswith("\nThe report: out/report.html\n")
+    assert (tmp_path / "out" / "report.html").is_file()
+    monkeypatch.setattr(runner, "run", lambda *_, **__: pytest.fail("trained again"))
+    assert heatbath(*SMOKE, "--seeds", 1)[1] == out
+    assert "Not complete: coupling" in heatbath(*SMOKE, "--draw-only")[1]
+
+
+def test_list(heatbath, tmp_path):
+    status, out, err = heatbath("reproduce", "--list")
+    assert (status, err) == (0, "")
+    lines = [line.split(maxsplit=1) for line in out.splitlines()[2:]]
+    assert [name for name, _ in lines][:6] == [f"figure{k}" for k in range(1, 7)]
+    assert all(len(line) == 2 for line in lines)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_tells_how_to_go_on(heatbath, monkeypatch):
+    def stop(*_arguments, **_options):
+        raise KeyboardInterrupt("stopped: 1 of 6 runs are done; the same again with the same store goes on from there")
+
+    monkeypatch.setattr(runner, "run", stop)
+    status, out, err = heatbath(*SMOKE)
+    assert (status, out) == (130, "")
+    assert err == "heatbath: interrupted; 1 of 6 runs are done: run the same command again to go on\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["figur1"], "did you mean figure1?"),
+        (["--scale", "huge"], "unknown scale 'huge': choose one of smoke, laptop, paper"),
+        (["figure6"], "figure6: too much for the scale laptop"),
+        (["--seeds", 0], "--seeds"),
+        (["--device", "gpu"], "device must be"),
+        (["--device", "cuda:99"], "device cuda:99: torch sees"),
+        (["--data-dir", "nowhere"], "--data-dir nowhere is not a folder"),
+        (["--out", "file"], "--out file"),
+        (["--store", "file"], "--store file"),
+        (["--store", "foreign"], "is not a store of heatbath"),
+        (["--draw-only"], "there is no store in runs"),
+    ],
+)
+def test_reproduce_refuses(refused, tmp_path, arguments, words):
+    _clutter(tmp_path)
+    assert words in refused("reproduce", *arguments)
+
+
+@pytest.fixture
+def exported(trained, tmp_path):
+    """The same runs in a folder of files, some of them twice."""
+    (tmp_path / "exports").mkdir()
+    with Store(trained, read_only=True) as store:
+        some = [record.run for record in store.records()][:3]
+        store.export(tmp_path / "exports" / "all.jsonl.gz")
+        store.export(tmp_path / "exports" / "some.jsonl", runs=some)
+    return tmp_path / "exports"
+
+
+def test_records_come_from_stores_files_and_folders(trained, exported):
+    (exported / "notes.txt").write_text("not a record")
+    expected = {record.run: record.curve("rate") for record in read_records(trained)}
+    assert len(expected) == 6
+    for source in (exported, exported / "all.jsonl.gz"):
+        found = read_records(source)
+        assert {record.run for record in found} == set(expected)
+        assert {record.status for record in found} == {"finished"}
+    assert len(read_records(exported / "some.jsonl")) == 3
+
+
+def test_report_needs_no_training(heatbath, tmp_path, exported, monkeypatch):
+    monkeypatch.setattr(runner, "run", lambda *_, **__: pytest.fail("trained"))
+    some = {name: paper.EXPERIMENTS[name] for name in ("figure1", "figure6", "coupling")}
+    monkeypatch.setattr(paper, "EXPERIMENTS", some)
+    status, out, err = heatbath("report", "exports", "--out", "page")
+    assert (status, err) == (0, "")
+    assert "The report, at the scale smoke: page/report.html" in out
+    assert re.search(r"^coupling +Both couplings reach the same test accuracy +\w+ .*n = 2", out, re.MULTILINE)
+    assert re.search(r"^figure1 .* undecided ", out, re.MULTILINE)
+    assert "Not complete: figure1;" in out
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "<dd>exports</dd>" in page
+    assert "<dt>only at the scale paper</dt><dd>figure6</dd>" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "there is no nowhere"),
+        (["."], "there is no store in ., nor a .jsonl"),
+        (["file"], "file, line 1: not a record of a run"),
+        (["foreign"], "is not a store of heatbath"),
+        (["file", "--scale", "huge"], "unknown scale 'huge'"),
+        (["file", "--out", "file"], "--out file"),
+        ([], "DIR"),
+    ],
+)
+def test_report_refuses(refused, tmp_path, arguments, words):
+    _clutter(tmp_path)
+    assert words in refused("report", *arguments)
+
+
+def test_report_of_other_runs(refused, tmp_path):
+    from heatbath.configs import RunConfig
+
+    with Store(tmp_path / "runs") as store:
+        store.add([RunConfig(lr=0.123)])
+    assert "no run in runs belongs to a figure" in refused("report", "runs")
+
+
+@pytest.mark.parametrize("width", [60, 120, None])
+def test_verdicts_fit_the_terminal(capsys, monkeypatch, width):
+    found = judge([Claim("Up is more than down, by any measure", "greater", [3.0, 3.1, 3.2], [1.0, 1.1, 1.2])])
+    monkeypatch.setattr(verdicts, "terminal_width", lambda: width)
+    monkeypatch.setenv("COLUMNS", str(width or 80))
+    verdicts.print_verdicts([("figure1", verdict) for verdict in (*found, *found)])
+    out = capsys.readouterr().out
+    text = " ".join(out.split())
+    assert text.count("confirmed") == 2
+    assert "margin" not in text
+    assert width is None or max(map(len, out.splitlines())) <= width
+    assert (out.count("\n") == 4) == (width is None)
+
+
+def _clutter(folder):
+    (folder / "file").write_text(json.dumps({"not": "a record"}) + "\n")
+    (folder / "foreign").mkdir()
+    (folder / "foreign" / Store.FILE).write_text("mine")

@@ -1,0 +1,205 @@
+import csv
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from heatbath.cli import runs, screens
+from heatbath.configs import RunConfig, sweep
+from heatbath.owners import Owner
+from heatbath.records import Epoch
+from heatbath.store import Store, Update
+
+CONFIGS = [
+    *sweep(RunConfig(epochs=3, lr=0.02), protocol=("constant", "random", "cyclic:6"), seed=(0, 1)),
+    RunConfig(model="cnn", dataset="mnist", epochs=3, lr=5.0, validation=100),
+]
+DIVERGED, PENDING = CONFIGS[-1], CONFIGS[-2]
+
+
+def fill(folder, configs=CONFIGS, shift=0.0):
+    """A store: all finished, except one that diverged and one that was stopped after an epoch."""
+    with Store(folder) as store:
+        store.add(configs)
+        owner = Owner(store.owners)
+        store.claim([config.run for config in configs], owner)
+        for config in configs:
+            held = (0.5, 0.8) if config.validation else (None, None)
+            values = [0.5 + 0.1 * k + 0.01 * config.seed + shift for k in range(3)]
+            epochs = [Epoch(config.lr, 1.0 - value, value, 1.1 - value, value - 0.05, *held) for value in values]
+            status = "diverged" if config == DIVERGED else "finished"
+            words = {"seconds": 1.25, "device": "CPU (a)", "precision": "fp32", "versions": {"torch": "2.9"}}
+            if config == PENDING:
+                store.save(owner, [Update(config.run, 0, epochs[:1], "running", **words)])
+            else:
+                store.save(owner, [Update(config.run, 0, epochs, status, **words)])
+        store.release(owner)
+        owner.close()
+
+
+@pytest.fixture
+def filled(heatbath, tmp_path):
+    fill(tmp_path / "runs")
+    return heatbath
+
+
+def test_help_names_the_commands(heatbath):
+    status, out, err = heatbath("runs")
+    assert (status, err) == (0, "")
+    assert all(name in out for name in ("list", "show", "resume", "merge", "export"))
+
+
+def test_list(filled):
+    status, out, err = filled("runs", "list")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    expected = [CONFIGS[1].run[:8], "mlp", "mnist5k", "constant", "0.02", "1", "finished", "3/3", "0.6600", "0.6600"]
+    assert lines[3].split() == expected
+    assert lines[7].split()[6:] == ["pending", "1/3", "0.4600", "0.4600"]
+    assert lines[-1] == "7 of 7 runs in runs: 1 pending, 5 finished, 1 diverged"
+
+
+@pytest.mark.parametrize(
+    ("filters", "indices"),
+    [
+        (["--protocol", "cyclic"], [4, 5]),
+        (["--protocol", "cyclic:6.0"], [4, 5]),
+        (["--protocol", "random"], [2, 3, 6]),
+        (["--model", "cnn"], [6]),
+        (["--dataset", "mnist5k", "--status", "pending"], [5]),
+        (["--model", "vgg16"], []),
+    ],
+)
+def test_filters(filled, filters, indices):
+    runs = json.loads(filled("runs", "list", *filters, "--json")[1])
+    assert [run["run"] for run in runs] == [CONFIGS[k].run for k in indices]
+    out = filled("runs", "list", *filters)[1]
+    assert (f"{len(indices)} of 7 runs" if indices else "no such run among the 7 in runs") in out
+
+
+def test_names_are_cut_where_they_still_differ():
+    assert runs._unique_digits(["0123456789", "fedcba9876"]) == 8
+    assert runs._unique_digits(["0123456789", "0123456799"]) == 9
+
+
+def test_show(filled):
+    status, out, err = filled("runs", "show", CONFIGS[1].run[:6].upper())
+    assert (status, err) == (0, "")
+    facts = dict(line.split(None, 1) for line in out.split("\n\n")[0].splitlines())
+    assert facts["run"] == CONFIGS[1].run
+    assert facts["status"] == "finished, 3 of 3 epochs"
+    assert facts["precision"] == "fp32 (auto)"
+    assert facts["seconds"] == "1.2"
+    assert (facts["device"], facts["versions"]) == ("CPU (a)", "torch 2.9")
+    table = {line[:7].strip(): line[7:].split() for line in out.split("\n\n")[1].splitlines()}
+    assert table["3"] == ["0.02", "0.29", "0.71", "0.39", "0.66"]
+    assert table["final"] == ["0.2900", "0.7100", "0.3900", "0.6600"]
+    assert table["last 20"] == ["0.3900", "0.6100", "0.4900", "0.5600"]
+
+
+def test_show_as_json_has_the_curves(filled):
+    run = json.loads(filled("runs", "show", DIVERGED.run, "--json")[1])
+    assert run["status"] == "diverged"
+    assert run["device"] == "CPU (a)"
+    assert run["curves"]["test_accuracy"] == pytest.approx([0.45, 0.55, 0.65])
+    assert run["curves"]["validation_accuracy"] == [0.8, 0.8, 0.8]
+    assert "validation split" in filled("runs", "show", DIVERGED.run)[1]
+
+
+def test_resume_trains_what_is_left(filled, tmp_path):
+    status, out, err = filled("runs", "resume", "--device", "cpu")
+    assert status == 0
+    assert "1 run without a checkpoint of the last epoch start over" in err
+    assert "1 run completed in runs" in out
+    with Store(tmp_path / "runs", read_only=True) as store:
+        assert len(store.find(PENDING.run).epochs) == 3
+    assert filled("runs", "resume") == (0, "nothing to go on with in runs: 6 finished, 1 diverged\n", "")
+
+
+def test_merge_a_store_and_a_file(filled, tmp_path):
+    new = [CONFIGS[0].with_(seed=8), CONFIGS[0].with_(seed=9)]
+    fill(tmp_path / "other", [*CONFIGS[:1], new[0]])
+    fill(tmp_path / "third", [*CONFIGS[1:2], new[1]], shift=0.1)
+    assert filled("runs", "export", "third.jsonl.gz", "--store", "third")[0] == 0
+    status, out, err = filled("runs", "merge", "other", "third.jsonl.gz")
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [
+        "other: 1 added, 0 improved, 1 known already",
+        "third.jsonl.gz: 1 added, 0 improved, 0 known already",
+        f"  1 finished here and there with other numbers; ours were kept: {CONFIGS[1].run[:8]}",
+    ]
+    assert "other: 0 added, 0 improved, 2 known already" in filled("runs", "merge", "other")[1]
+    assert filled("runs", "merge", "other", "--store", "fresh", "--create")[0] == 0
+    assert "2 of 2 runs in fresh" in filled("runs", "list", "--store", "fresh")[1]
+
+
+def test_a_merge_that_fails_takes_nothing_over(refused, filled, tmp_path):
+    fill(tmp_path / "other", [CONFIGS[0].with_(seed=9)])
+    (tmp_path / "damaged.jsonl").write_text("{}\n")
+    assert "damaged.jsonl, line 1: not a record of a run" in refused("runs", "merge", "other", "damaged.jsonl")
+    assert "there is no nowhere to merge" in refused("runs", "merge", "other", "nowhere")
+    assert "--create" in refused("runs", "merge", "other", "--store", "nowhere")
+
+
+def test_export(filled, tmp_path):
+    assert filled("runs", "export", "a.csv") == (0, "wrote 7 runs to a.csv\n", "")
+    assert filled("runs", "export", "one.jsonl", "--status", "pending")[1] == "wrote 1 run to one.jsonl\n"
+    assert filled("runs", "export", "all.jsonl.gz")[0] == 0
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text())))
+    assert len(rows) == 6 * 3 + 1
+    assert json.loads((tmp_path / "one.jsonl").read_text())["run"] == PENDING.run
+    assert len(gzip.decompress((tmp_path / "all.jsonl.gz").read_bytes()).splitlines()) == 7
+    assert filled("runs", "export", "-") == (0, (tmp_path / "a.csv").read_text(), "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["list", "--status", "done"], "unknown status 'done': choose one of pending, running, finished, diverged"),
+        (["list", "--model", "mpl"], "unknown model 'mpl'"),
+        (["list", "--dataset", "cifar"], "unknown dataset 'cifar'"),
+        (["list", "--protocol", "cyclic:x"], "'x' is not a number of epochs"),
+        (["show", "xyz"], "no run xyz in runs"),
+        (["show", ""], "7 runs begin with"),
+        (["export", "runs.txt"], "must be one of .csv, .parquet, .jsonl, .jsonl.gz; or - to print CSV"),
+        (["export", "nowhere/a.csv"], "there is no folder nowhere"),
+        (["resume", "--device", "tpu"], "device must be"),
+        (["resume", "--data-dir", "nowhere"], "--data-dir nowhere is not a folder"),
+        (["burn"], "burn"),
+    ],
+)
+def test_errors_change_nothing(refused, filled, arguments, words):
+    assert words in refused("runs", *arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["show", "a"], ["resume"], ["merge", "other"], ["export", "a.csv"], ["export", "-"]]
+)
+def test_a_store_that_is_not_there_is_not_made(refused, tmp_path, arguments):
+    fill(tmp_path / "other", CONFIGS[:1])
+    assert "there is no store in runs" in refused("runs", *arguments)
+    (tmp_path / "file").write_text("mine")
+    assert "there is no store in file" in refused("runs", *arguments, "--store", "file")
+
+
+def test_a_locale_without_our_signs_is_no_error(filled, tmp_path):
+    program = [sys.executable, "-m", "heatbath", "runs", "list"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(program, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert set(done.stdout.splitlines()[1]) == set(b"-")
+    assert done.stderr == b""
+
+
+def test_a_narrow_terminal_gets_row_after_row(filled, monkeypatch):
+    monkeypatch.setattr(screens, "terminal_width", lambda: 40)
+    out = filled("runs", "list", "--protocol", "constant")[1]
+    assert "protocol    constant\n" in out
+    assert "final test  0.6500\n" in out
+    assert max(map(len, out.splitlines()[:-1])) <= 40
+    monkeypatch.setattr(screens, "terminal_width", lambda: 70)
+    heading = filled("runs", "list")[1].splitlines()[0]
+    assert heading.endswith("epochs")  # the accuracies, which are the widest, are left out

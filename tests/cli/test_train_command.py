@@ -1,0 +1,223 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+import heatbath as hb
+from heatbath.cli import summaries, training
+from heatbath.store import Store
+
+SHORT = ("train", "--epochs", 2, "--device", "cpu")
+PROGRAM = [sys.executable, "-m", "heatbath"]
+
+
+def test_a_table_then_the_same_from_the_store(heatbath, tmp_path, monkeypatch):
+    arguments = (*SHORT, "--protocol", "constant", "--protocol", "cyclic:3", "--seeds", 2)
+    status, out, err = heatbath(*arguments)
+    assert (status, err) == (0, "")
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line}
+    assert rows["constant"][1] == rows["cyclic:3"][1] == "2"
+    records = hb.load(tmp_path / "runs")
+    accuracies = [record.final("test_accuracy") for record in records if str(record.config.protocol) == "constant"]
+    assert rows["constant"][2:5] == summaries.mean_and_interval(accuracies).split()
+    assert float(rows["constant"][2]) == pytest.approx(sum(accuracies) / 2, abs=1e-4)
+    assert "lr 0.005, batch size 256, Nesterov momentum 0.9, 2 epochs" in out
+    monkeypatch.setattr(training, "display", lambda **_: pytest.fail("trained again"))
+    assert heatbath(*arguments) == (0, out, "")
+
+
+def test_json_has_every_run_in_the_order_asked(heatbath):
+    arguments = (*SHORT, "--lr", 0.02, "--lr", 0.01, "--seed-list", "5,1", "--store", "elsewhere", "--json")
+    status, first, err = heatbath(*arguments)
+    assert (status, err) == (0, "")
+    runs = json.loads(first)
+    assert [(run["config"]["lr"], run["seed"]) for run in runs] == [(0.02, 5), (0.02, 1), (0.01, 5), (0.01, 1)]
+    for run in runs:
+        assert (run["status"], run["epochs"]) == ("finished", 2)
+        assert 0.3 < run["final_test_accuracy"] <= run["best_test_accuracy"] <= 1.0
+        assert 0.0 < run["tail_test_accuracy"] <= run["best_test_accuracy"]
+        assert 0.3 < run["final_train_accuracy"] <= 1.0
+        assert run["final_train_loss"] > 0.0
+        assert hb.RunConfig(**run["config"]).run == run["run"]
+    assert heatbath(*arguments)[1] == first
+
+
+def test_every_field_reaches_the_config(heatbath):
+    options = {
+        "--protocol": "random",
+        "--law": "twopoint:0.5",
+        "--coupling": "update",
+        "--lr": "0.03",
+        "--batch-size": "500",
+        "--momentum": "0.5",
+        "--weight-decay": "0.001",
+        "--epochs": "1",
+        "--precision": "fp32",
+        "--validation": "1000",
+        "--seed-list": "7",
+    }
+    chosen = [text for pair in options.items() for text in pair]
+    (run,) = json.loads(heatbath("train", *chosen, "--no-nesterov", "--device", "cpu", "--stack", 1, "--json")[1])
+    expected = hb.RunConfig(
+        protocol="random",
+        law=hb.TwoPoint(0.5),
+        coupling="update",
+        lr=0.03,
+        batch_size=500,
+        momentum=0.5,
+        nesterov=False,
+        weight_decay=0.001,
+        epochs=1,
+        precision="fp32",
+        validation=1000,
+        seed=7,
+    )
+    assert run["run"] == expected.run
+    assert run["chosen_test_accuracy"] is not None
+
+
+def test_a_law_stays_with_the_random_protocol(heatbath):
+    arguments = (*SHORT, "--protocol", "constant", "--protocol", "random", "--law", "uniform:0.5", "--law", "uniform:1")
+    runs = json.loads(heatbath(*arguments, "--json")[1])
+    kinds = [(run["config"]["protocol"], run["config"]["law"]) for run in runs]
+    assert kinds == [("constant", "constant"), ("random", "uniform:0.5"), ("random", "uniform:1.0")]
+    out = heatbath(*arguments)[1]
+    assert "uniform:0.5" in out
+    assert "3 runs in runs" in out
+
+
+def test_vgg16_goes_with_cifar10(refused, monkeypatch):
+    _cut_the_network(monkeypatch)
+    assert "cifar-10" in refused("train", "--model", "vgg16", "--data-dir", ".")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "mpl"], "unknown model 'mpl': choose one of mlp, cnn, vgg16"),
+        (["--lr", "-1"], "lr must not be negative"),
+        (["--lr", "fast"], "--lr"),
+        (["--batch-size", 4001], "batch_size 4001: mnist5k has 4,000 images"),
+        (["--protocol", "cyclic:0"], "the period must be a positive number of epochs"),
+        (["--protocol", "constant", "--protocol", "randm"], "unknown protocol 'randm'"),
+        (["--protocol", "constant", "--law", "uniform:1"], "--law: only for --protocol random"),
+        (["--law", "uniform:3"], "delta"),
+        (["--momentum", 1], "momentum must be below 1"),
+        (["--epochs", 0], "epochs"),
+        (["--precision", "fp8"], "unknown precision 'fp8'"),
+        (["--weights", "imagenet"], "weights imagenet are for vgg16"),
+        (["--model", "vgg16", "--dataset", "mnist"], "vgg16 takes images of 3 x 32 x 32"),
+        (["--seeds", 0], "--seeds must be from 1"),
+        (["--seeds", 2, "--seed-list", "1,2"], "give one of them"),
+        (["--seed-list", "1,x"], "--seed-list must be integers"),
+        (["--device", "gpu"], "device must be auto, cpu, cuda or cuda:N"),
+        (["--device", "cuda:99"], "device cuda:99: torch sees"),
+        (["--workers", 0], "--workers"),
+        (["--stack", 0], "--stack"),
+        (["--checkpoint-seconds", -1], "--checkpoint-seconds"),
+        (["--data-dir", "nowhere"], "--data-dir nowhere is not a folder"),
+        (["extra"], "extra"),
+    ],
+)
+def test_bad_input_writes_nothing(refused, arguments, words):
+    assert words in refused("train", *arguments)
+
+
+def test_a_store_that_is_none_is_left_alone(refused, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert "is a file; name a folder" in refused("train", "--store", "file")
+    assert "is a file; name a folder" in refused("train", "--store", "file/deeper")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / Store.FILE).write_text("mine")
+    assert "is not a store of heatbath" in refused("train", "--store", "foreign")
+
+
+def test_missing_data_is_told_before_the_store_is_made(heatbath, tmp_path, monkeypatch):
+    _cut_the_network(monkeypatch)
+    (tmp_path / "data").mkdir()
+    status, out, err = heatbath("train", "--dataset", "mnist", "--data-dir", "data")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "get it from https://" in err
+    assert not (tmp_path / "runs").exists()
+    assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+
+
+def test_damaged_data_is_told_before_the_store_is_made(refused, tmp_path):
+    from heatbath.data_catalogue import MNIST
+
+    for known in MNIST:
+        (tmp_path / known.name).write_bytes(b"no images")
+    assert "damaged" in refused("train", "--dataset", "mnist", "--data-dir", ".")
+
+
+def test_an_interrupt_is_told_and_resumed(heatbath, tmp_path, monkeypatch):
+    alone = json.loads(heatbath(*SHORT, "--store", "other", "--json")[1])
+
+    def stop_at_first_epoch(shown):
+        def follow(state):
+            if state.epochs_done:
+                raise KeyboardInterrupt
+
+        return follow
+
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "follow_training", stop_at_first_epoch)
+        status, out, err = heatbath(*SHORT)
+    assert (status, out) == (130, "")
+    assert err == "heatbath: interrupted; 0 of 1 runs are done: run the same command again to go on\n"
+    assert [record.status for record in hb.load(tmp_path / "runs")] == ["pending"]
+    assert json.loads(heatbath(*SHORT, "--json")[1]) == alone
+
+
+def test_control_c_in_a_real_process(tmp_path):
+    """A second process that is asked for the same goes on where the first was stopped, and prints what it would."""
+    arguments = [*PROGRAM, "train", "--epochs", "20", "--seeds", "2", "--device", "cpu", "--workers", "1", "--json"]
+    process = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if (tmp_path / "runs" / Store.FILE).exists() and any(r.epochs for r in hb.load(tmp_path / "runs")):
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err.endswith(" of 2 runs are done: run the same command again to go on\n")
+    assert "Traceback" not in err
+    trained = sum(len(record.epochs) for record in hb.load(tmp_path / "runs"))
+    assert 0 < trained < 40
+    first = subprocess.run(arguments, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert [run["epochs"] for run in json.loads(first)] == [20, 20]
+    again = "import sys; from heatbath.cli import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    program = [sys.executable, "-c", again, *arguments[3:]]
+    assert subprocess.run(program, cwd=tmp_path, check=True, capture_output=True, text=True).stdout == first
+
+
+def test_a_reader_who_has_gone_is_no_error(heatbath, tmp_path):
+    heatbath("train", "--epochs", 1, "--seeds", 40, "--device", "cpu")  # more than a pipe's buffer in JSON and CSV
+    for arguments in (["runs", "list", "--json"], ["runs", "export", "-"], ["runs", "list"]):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run([*PROGRAM, *arguments], cwd=tmp_path, stdout=write, stderr=subprocess.PIPE)
+        os.close(write)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_installation_without_scipy_has_means(monkeypatch):
+    monkeypatch.setattr(summaries, "has_intervals", lambda: False)
+    assert summaries.mean_and_interval([0.25, 0.5]) == "0.3750"
+    assert summaries.mean_and_interval([None]) == "-"
+
+
+def _cut_the_network(monkeypatch):
+    def fail(*_arguments, **_options):
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.setattr(urllib.request, "urlopen", fail)
+    monkeypatch.setenv("XDG_CACHE_HOME", os.path.join(os.sep, "nowhere"))
+    monkeypatch.delenv("HEATBATH_DATA", raising=False)
