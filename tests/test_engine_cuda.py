@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+from heatbath import executors
 from heatbath.configs import TRAINING_IMAGES, RunConfig
 from heatbath.datasets import Dataset, load_dataset
 from heatbath.engine import Stack
 from heatbath.resources import plan_stacks
+from heatbath.runner import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
@@ -108,16 +110,17 @@ def test_convolutional_networks_side_by_side(model, name, monkeypatch):
 
 
 def test_memory_grows_linearly_with_replicas(data):
+    """Of training: weights, activations and orders. Evaluation takes parts of a fixed size."""
     taken = []
-    for count in (100, 200, 300):
+    for count in (200, 400, 600):
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
         stack = Stack([BASE.with_(seed=seed) for seed in range(count)], data, device="cuda")
-        stack.train_epoch()
-        taken.append(torch.cuda.max_memory_allocated())
+        stack.advance()
+        taken.append(torch.cuda.memory_allocated() - before)
         del stack
-    first, second = taken[1] - taken[0], taken[2] - taken[1]
-    assert 0 < second < 1.15 * first
+    assert taken[1] - taken[0] > 200 * 4 * 2 * 79_510
+    assert taken[2] - taken[1] == pytest.approx(taken[1] - taken[0], rel=0.1)
 
 
 def test_statistics_do_not_depend_on_the_precision(data):
@@ -141,3 +144,21 @@ def test_the_stack_fits_the_memory():
     free, _ = torch.cuda.mem_get_info()
     assert 1 <= plan_stacks(configs, "cuda", free_bytes=5 * 2**30) < plan_stacks(configs, "cuda", free_bytes=free)
     assert plan_stacks(configs[:7], "cuda", free_bytes=free) == 7
+
+
+def test_out_of_memory_halves_the_stack_and_goes_on(data, monkeypatch, tmp_path):
+    """The planner sees a whole GPU, of which the process may use about a gigabyte."""
+    monkeypatch.setattr(executors, "load_dataset", lambda *_arguments, **_options: data)
+    configs = [BASE.with_(seed=seed, epochs=1, precision="fp32") for seed in range(1000)]
+    messages = []
+    torch.cuda.empty_cache()
+    _, total = torch.cuda.mem_get_info()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 1200 * 2**20) / total)
+    try:
+        records = run(configs, tmp_path / "store", "cuda", progress=lambda state: messages.append(state.message))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert [record.status for record in records] == ["finished"] * 1000
+    assert any(message and "out of memory: stacks of" in message for message in messages)
+    alone = Stack(configs[:1], data, device="cuda").train_epoch()[0]
+    assert records[0].epochs[0].train_loss == pytest.approx(alone.train_loss, rel=1e-3)
