@@ -126,7 +126,7 @@ def test_a_file_that_could_not_be_written_leaves_nothing(tmp_path):
 
 def test_parquet_without_pyarrow_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match="pip install pyarrow"):
+    with pytest.raises(ValueError, match="heatbath\\[parquet\\]"):
         archives.write_parquet(RECORDS, tmp_path / "runs.parquet")
     assert list(tmp_path.iterdir()) == []
 

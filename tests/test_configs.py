@@ -98,6 +98,15 @@ def test_what_cannot_be_run_is_refused(fields, error, message):
         RunConfig(**fields)
 
 
+def test_a_run_that_becomes_random_has_a_law():
+    constant, *others = sweep(RunConfig(protocol="constant"), protocol=("constant", "random", "cyclic:6"))
+    assert constant.law == hb.Constant()
+    assert others[0] == RunConfig(protocol="random")
+    assert others[1].law == hb.Constant()
+    assert constant.with_(protocol="random", law="exponential").law == hb.Exponential()
+    assert RunConfig(law="uniform:0.5").with_(protocol="random").law == hb.Uniform(0.5)
+
+
 def test_shapes_and_counts_are_those_of_models_and_data():
     assert {name: tuple(model.input_shape) for name, model in MODELS.items()} == INPUT_SHAPES
     assert len(load_dataset("mnist5k").train_labels) == TRAINING_IMAGES["mnist5k"]

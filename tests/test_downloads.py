@@ -149,6 +149,9 @@ def test_no_mirror_has_it(mirror, tmp_path, behaviour, message):
     assert line.startswith("cannot download file.bin (")
     assert line.endswith(f"get it from {server.url} and put it in {tmp_path}")
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DataError):
+        download(remote(server), tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_offline_is_one_line(tmp_path):

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -37,6 +37,7 @@ class Progress:
         test_accuracy: the mean of the runs in training after their last epochs; None before the first.
         seconds: since the call.
         message: something to be said once, or None.
+        routine: whether it is about the usual course of things.
     """
 
     runs_total: int
@@ -46,6 +47,7 @@ class Progress:
     test_accuracy: float | None
     seconds: float
     message: str | None = None
+    routine: bool = False
 
 
 class Campaign:
@@ -138,7 +140,7 @@ class Campaign:
         enough = self._processes is not None or images * _SECONDS_PER_IMAGE[model] > _WORTH_WORKERS
         side_by_side = processes > 1 and enough
         places = f"{processes if side_by_side else 1} x {threads} threads".replace(" 1 threads", " 1 thread")
-        self._say(f"trains {_runs(len(configs))} of {model} on {places}", once=True)
+        self._say(f"trains {_runs(len(configs))} of {model} on {places}", once=True, routine=True)
         next_task = partial(self._next_task, queue, threads)
         if not side_by_side:
             self._follow(train_here(self._trainer, next_task), queue)
@@ -152,7 +154,7 @@ class Campaign:
         queue = self._plan(configs)
         for models, stacks, size in _outline(queue):
             many = "one stack" if stacks == 1 else f"{stacks} stacks of up to {size}"
-            self._say(f"trains {_runs(models[1])} of {models[0]} in {many}", once=True)
+            self._say(f"trains {_runs(models[1])} of {models[0]} in {many}", once=True, routine=True)
         try:
             self._follow(train_here(self._trainer, partial(self._next_task, queue, None)), queue)
             return
@@ -245,7 +247,8 @@ class Campaign:
                 self._accuracies.pop(config.run, None)
         if report.memory is not None:
             used, total = (size / 1e9 for size in report.memory)
-            self._say(f"{_runs(len(task.configs))} in a stack: {used:.1f} GB of {total:.0f} GB", once=True)
+            stack = f"{_runs(len(task.configs))} in a stack"
+            self._say(f"{stack}: {used:.1f} GB of {total:.0f} GB", once=True, routine=True)
         if self._tell is not None:
             self._tell(self.progress)
 
@@ -269,10 +272,10 @@ class Campaign:
             if is_theirs(file.name.partition(".")[0]):
                 file.unlink(missing_ok=True)
 
-    def _say(self, message: str, *, once: bool = False) -> None:
+    def _say(self, message: str, *, once: bool = False, routine: bool = False) -> None:
         if self._tell is not None and not (once and message in self._told):
             self._told.add(message)
-            self._tell(Progress(**{**vars(self.progress), "message": message}))
+            self._tell(replace(self.progress, message=message, routine=routine))
 
 
 def _epoch(config: RunConfig, found: dict[str, Found]) -> int:

@@ -144,14 +144,16 @@ class RunConfig:
         return cls(**values)
 
     def with_(self, **changes: Any) -> RunConfig:
-        """Return a copy with some fields changed."""
+        """Return a copy with some fields changed; a run that becomes random has the default law unless one is given."""
+        if "protocol" in changes and "law" not in changes and parse_protocol(self.protocol).kind != "random":
+            changes["law"] = None
         return replace(self, **changes)
 
 
 def sweep(base: RunConfig, **axes: Iterable[Any]) -> list[RunConfig]:
     """Return every combination of the axes, the last one fastest: ``sweep(base, lr=(0.1, 0.2), seed=range(5))``."""
     names = list(axes)
-    return [replace(base, **dict(zip(names, values, strict=True))) for values in product(*axes.values())]
+    return [base.with_(**dict(zip(names, values, strict=True))) for values in product(*axes.values())]
 
 
 def _choose(name: str, value: Any, allowed: Iterable[str]) -> None:

@@ -75,6 +75,7 @@ def download(remote: RemoteFile, folder: Path, *, progress: Progress | None = No
     """
     target, part = folder / remote.name, folder / f"{remote.name}.part"
     failures: list[str] = []
+    made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if target.exists():
@@ -98,6 +99,9 @@ def download(remote: RemoteFile, folder: Path, *, progress: Progress | None = No
                 file.truncate(0)
     except OSError as error:
         raise DataError(f"cannot write {target}: {error.strerror or error}") from None
+    if made:
+        with contextlib.suppress(OSError):  # something is in it that can be continued
+            folder.rmdir()
     reasons = "; ".join(dict.fromkeys(failures))
     raise DataError(f"cannot download {remote.name} ({reasons}); get it from {remote.urls[0]} and put it in {folder}")
 

@@ -141,7 +141,9 @@ def build_model(
     features = _features(weights, data_dir)  # first, as it is what can fail
     with torch.device("meta"):
         model = MODELS[name]()
-    model.to_empty(device="cpu")
+    for layer in model.modules():  # what to_empty does, without the second that its first call takes
+        for key, parameter in layer.named_parameters(recurse=False):
+            setattr(layer, key, nn.Parameter(torch.empty(parameter.shape)))
     initialize(model, _weights_generator(seed))
     if features is not None:
         model.load_state_dict({**model.state_dict(), **features})

@@ -22,7 +22,7 @@ _WINDOW = 60.0  # seconds over which the speed is taken
 _LOG_SECONDS = 30.0  # between two lines of a log
 _WORTH_A_LOG = 5.0  # seconds from which on a log tells of the work at all
 _NARROWEST_BAR, _WIDEST_BAR = 10, 40
-_ROUTINE = ("trains ", "in a stack:")  # messages that a log of some seconds does without
+_TELLING = 0.02  # the fraction from which on the time left can be told
 
 
 class Display:
@@ -53,8 +53,8 @@ class Display:
                 self._samples.popleft()
         self._refresh()
 
-    def say(self, message: str) -> None:
-        """Show a message that stays."""
+    def say(self, message: str, *, routine: bool = False) -> None:
+        """Show a message that stays; one of the usual course of things only where it is not in the way."""
 
     @property
     def speed(self) -> float | None:
@@ -75,7 +75,7 @@ class Display:
 
     def _left(self) -> str:
         speed = self.speed
-        if speed is None or self.fraction is None or self.fraction >= 1.0:
+        if speed is None or self.fraction is None or not _TELLING <= self.fraction < 1.0:
             return ""
         left = (1.0 - self.fraction) / speed - (time.monotonic() - self._samples[-1][0])
         return f"{clock(max(left, 0.0))} left"
@@ -88,7 +88,8 @@ class _LiveDisplay(Display):
         super().__init__()
         self._screen = screen
 
-    def say(self, message: str) -> None:
+    def say(self, message: str, *, routine: bool = False) -> None:
+        del routine
         self._screen.print(message)
 
     def __rich__(self) -> Table:
@@ -112,8 +113,8 @@ class _LogDisplay(Display):
         self._last = self._start - _LOG_SECONDS + _WORTH_A_LOG
         self._held: list[str] = []
 
-    def say(self, message: str) -> None:
-        if self._elapsed < _WORTH_A_LOG and any(words in message for words in _ROUTINE):
+    def say(self, message: str, *, routine: bool = False) -> None:
+        if routine and self._elapsed < _WORTH_A_LOG:
             self._held.append(message)
         else:
             self._print(message)
@@ -165,7 +166,7 @@ def follow_training(shown: Display) -> Callable[[Progress], None]:
 
     def follow(state: Progress) -> None:
         if state.message is not None:
-            shown.say(state.message)
+            shown.say(state.message, routine=state.routine)
         total = max(state.epochs_total, 1)
         accuracy = "" if state.test_accuracy is None else f"test accuracy {state.test_accuracy:.4f}"
         epochs = f"{state.epochs_done} of {state.epochs_total} epochs"

@@ -34,7 +34,7 @@ def rebuild_report(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the report and its pictures.")] = Path("out"),
 ) -> None:
     """Draw every figure, judge every claim and write the page from results that are there; nothing is trained."""
-    from heatbath import plots, report  # noqa: F401 - a missing extra is told before the work, not after it
+    from heatbath import plots  # noqa: F401 - a missing extra is told before the work, not after it
     from heatbath.paper import SCALES, find_experiments, reproduction
 
     if scale is not None and scale not in SCALES:
@@ -47,13 +47,10 @@ def rebuild_report(
         chosen = cast("Scale", scale or _largest_scale(known, source))
         experiments = [experiment for experiment in find_experiments() if experiment.exists(chosen)]
         left_out = [experiment.name for experiment in find_experiments() if not experiment.exists(chosen)]
-        configs = list({c.run: c for e in experiments for c in e.configs(chosen, seeds)}.values())
         calculations = [calculation for experiment in experiments for calculation in experiment.calculations(chosen)]
-        results = {c.name: found for c in calculations if (found := reproduction._cached(folder, c)) is not None}
+        results = reproduction.cached_results(calculations, folder)
         shown.show(None, ("drawing",))
-        figures = [experiment.figure(known, chosen, seeds, results) for experiment in experiments]
-        about = reproduction._about(chosen, configs, known, left_out, source)
-        page = report.write_report(figures, out, about=about)
+        figures, page = reproduction.draw(experiments, known, chosen, seeds, results, out, left_out)
     print_verdicts((figure.name, verdict) for figure in figures for verdict in figure.verdicts)
     screen = console()
     missing = [figure.name for figure in figures if figure.missing]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from heatbath.cli.data import download_data
 from heatbath.cli.errors import resumable
-from heatbath.cli.progress import Display, display
+from heatbath.cli.progress import display
 from heatbath.cli.screens import check_data_dir, check_folder, console, print_table
 from heatbath.cli.training import DataOption, DeviceOption, QuietOption, StoreOption, WorkersOption, unfinished
 from heatbath.cli.verdicts import print_verdicts
@@ -78,7 +77,8 @@ def reproduce_figures(
             data_dir=data_dir,
             workers=workers,
             train=not draw_only,
-            progress=_follow(shown),
+            progress=lambda fraction, doing: shown.show(fraction, (doing,)),
+            say=shown.say,
         )
     print_verdicts(found.verdicts)
     screen = console()
@@ -88,20 +88,3 @@ def reproduce_figures(
     if missing:
         screen.print(f"\nNot complete: {', '.join(missing)}; the report says what is missing")
     screen.print(f"\nThe report: {found.report}")
-
-
-def _follow(shown: Display) -> Callable[[float, str], None]:
-    """What `reproduce` is to call; messages of the runner come to it in place of what is being done."""
-    from heatbath.paper.reproduction import _TRAINED
-
-    doing = "training"
-
-    def follow(fraction: float, what: str) -> None:
-        nonlocal doing
-        if fraction < _TRAINED and not what.startswith("training, "):
-            shown.say(what)
-        else:
-            doing = what
-        shown.show(fraction, (doing,))
-
-    return follow

@@ -165,12 +165,16 @@ def merge_stores(
         check_folder(store, "--store")
     elif not (store / Store.FILE).exists():
         raise FileNotFoundError(f"there is no store in {store}; name one with --store, or add --create to make it")
+    from heatbath.paper.reproduction import copy_results
+
     for other in others:  # all of them before the first is taken over
         _check_source(other)
     with Store(store) as results:
         for other in others:
             took = results.merge(other)
             console().print(f"{other}: {took.added} added, {took.improved} improved, {took.known} known already")
+            if other.is_dir():
+                copy_results(other, store)
             for runs, words in (
                 (took.differing, "finished here and there with other numbers; ours were kept"),
                 (took.busy, "being trained here; merge again when they have ended"),

@@ -62,6 +62,7 @@ def reproduce(
     workers: int | None = None,
     train: bool = True,
     progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Reproduction:
     """Run what is missing, draw and judge the figures, and write the report.
 
@@ -79,13 +80,14 @@ def reproduce(
         workers: processes on a CPU.
         train: False draws what is in the store and says what is missing.
         progress: called with the fraction done and what is being done.
+        say: called with what the runner has to say.
 
     Raises:
         ValueError: a name or the scale is unknown, a named experiment does not exist at the scale, or data is missing;
             nothing has been trained then.
         OSError: a folder cannot be written.
     """
-    from heatbath import report, runner
+    from heatbath import runner
     from heatbath.store import Store
 
     start = time.monotonic()
@@ -103,18 +105,52 @@ def reproduce(
         open_ = [config for config in configs if config.run not in known or known[config.run].status not in _ENDED]
         check_data(open_, data_dir)
         if open_:
-            options: dict[str, Any] = {"data_dir": data_dir, "workers": workers, "progress": _training(tell)}
+            options: dict[str, Any] = {"data_dir": data_dir, "workers": workers, "progress": _training(tell, say)}
             trained = runner.run(configs, folder, device, checkpoint_seconds=_CHECKPOINT_SECONDS, **options)
             known |= {record.run: record for record in trained}
         results = _compute(calculations, folder, device, data_dir, tell)
     else:
-        results = {c.name: result for c in calculations if (result := _cached(folder, c)) is not None}
+        results = cached_results(calculations, folder)
     tell(_COMPUTED, "drawing")
-    figures = tuple(experiment.figure(known, scale, seeds, results) for experiment in experiments)
-    about = _about(scale, configs, known, left_out, folder)
-    page = report.write_report(figures, Path(out), about=about)
+    figures, page = draw(experiments, known, scale, seeds, results, out, left_out)
     tell(1.0, "done")
     return Reproduction(figures, page, tuple(left_out), time.monotonic() - start)
+
+
+def draw(
+    experiments: Sequence[Experiment],
+    records: Mapping[str, Record],
+    scale: Scale,
+    seeds: int | None,
+    results: Mapping[str, Mapping[str, Any]],
+    out: str | os.PathLike[str],
+    left_out: Sequence[str] = (),
+) -> tuple[tuple[FigureData, ...], Path]:
+    """Draw and judge figures from what there is, and write the report.
+
+    Args:
+        experiments: whose figures.
+        records: by the name of the run.
+        scale: whose runs to look for.
+        seeds: runs per group, if not the scale's own number.
+        results: of calculations, by their name.
+        out: the folder of the report.
+        left_out: names of experiments that the report says are missing.
+
+    Returns:
+        The figures and the page.
+    """
+    from heatbath import report
+
+    configs = list({c.run: c for e in experiments for c in e.configs(scale, seeds)}.values())
+    figures = tuple(experiment.figure(records, scale, seeds, results) for experiment in experiments)
+    about = _about(scale, configs, records, left_out)
+    return figures, report.write_report(figures, Path(out), about=about)
+
+
+def cached_results(calculations: Sequence[Calculation], folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the results of those calculations that a store, or a folder of exported files, has."""
+    return {c.name: result for c in calculations if (result := _cached(folder, c)) is not None}
 
 
 def check_data(configs: Sequence[RunConfig], data_dir: str | os.PathLike[str] | None = None) -> None:
@@ -144,12 +180,16 @@ def _choose(names: Sequence[str], scale: Scale) -> tuple[list[Experiment], list[
     return [experiment for experiment in chosen if experiment.name not in absent], absent
 
 
-def _training(tell: Progress) -> Callable[[Any], None]:
+def _training(tell: Progress, say: Callable[[str], None] | None) -> Callable[[Any], None]:
     """What `heatbath.runner.run` is to call: its progress as part of ours."""
 
     def show(state: Any) -> None:
-        done = state.epochs_done / max(state.epochs_total, 1)
-        tell(_TRAINED * done, state.message or f"training, {state.runs_done} of {state.runs_total} runs done")
+        if state.message is not None and say is not None:
+            say(state.message)
+        words = f"training, {state.runs_done} of {state.runs_total} runs done"
+        if state.test_accuracy is not None:
+            words += f", test accuracy {state.test_accuracy:.4f}"
+        tell(_TRAINED * state.epochs_done / max(state.epochs_total, 1), words)
 
     return show
 
@@ -185,6 +225,13 @@ def _device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def copy_results(source: Path, target: Path) -> None:
+    """Copy to a store what another has computed; each file is named by its settings, so that ours are as good."""
+    for file in sorted(source.glob("calculations/*.json")):
+        if not (place := target / "calculations" / file.name).exists():
+            _write(place, file.read_text(encoding="utf-8"))
+
+
 def _cached(store: Path, calculation: Calculation) -> Mapping[str, Any] | None:
     """The result of a calculation in the store; what is damaged or of other settings counts as absent."""
     try:
@@ -196,9 +243,12 @@ def _cached(store: Path, calculation: Calculation) -> Mapping[str, Any] | None:
 
 
 def _keep(store: Path, calculation: Calculation, result: Mapping[str, Any]) -> None:
-    path = _path(store, calculation)
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"settings": dict(calculation.settings), "result": result})
+    _write(_path(store, calculation), text)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".partial-") as partial:
         (Path(partial) / path.name).write_text(text, encoding="utf-8")
         os.replace(Path(partial) / path.name, path)
@@ -213,7 +263,6 @@ def _about(
     configs: Sequence[RunConfig],
     known: Mapping[str, Record],
     left_out: Sequence[str],
-    store: Path,
 ) -> dict[str, str]:
     records = [known[config.run] for config in configs if config.run in known]
     ended = [record for record in records if record.status in _ENDED]
@@ -225,6 +274,5 @@ def _about(
         "devices": ", ".join(sorted({record.device for record in ended if record.device})) or "none",
         "versions": ", ".join(versions) or "none",
         "tests": _TESTS,
-        "store": str(store),
     }
     return {**about, "only at the scale paper": ", ".join(left_out)} if left_out else about

@@ -24,26 +24,32 @@ _DASHES: tuple[Any, ...] = (
     (0, (4, 1.5, 1, 1.5)),
     (0, (3, 3)),
 )
+_COLUMNS = 4
 _MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def plot_figure(figure: FigureData) -> Figure:
-    """Draw a figure as the paper prints it: its panels in one row, with one legend below them."""
+    """Draw a figure as the paper prints it: its panels in rows of up to four, with one legend below them."""
     count = len(figure.panels)
-    page = Figure(figsize=(max(5.0, 3.6 * count), 3.7), layout="constrained")
-    page.suptitle(_plain(figure.title, max(50, 36 * count)))
+    rows = -(-count // _COLUMNS) or 1
+    across = -(-count // rows)
+    page = Figure(figsize=(max(5.0, 3.6 * across), 3.7 * rows), layout="constrained")
+    page.suptitle(_plain(figure.title, max(50, 36 * across)))
     if not count:
         page.text(0.5, 0.5, "There is nothing to draw yet.", ha="center", color=GREY)
         return page
     legend: dict[str, Any] = {_plain(series.name): None for panel in figure.panels for series in panel.series}
-    for panel, ax in zip(figure.panels, page.subplots(1, count, squeeze=False)[0], strict=True):
+    axes = page.subplots(rows, across, squeeze=False).flat
+    for ax in axes[count:]:
+        ax.remove()
+    for panel, ax in zip(figure.panels, axes[:count], strict=True):
         plot_panel(panel, ax)
         handles, names = ax.get_legend_handles_labels()
         legend |= zip(names, handles, strict=True)
     if legend:
         longest = max(len(line) for name in legend for line in name.splitlines())
         columns = max(1, int(page.get_figwidth() / (0.65 + 0.075 * longest)))
-        page.set_figheight(3.4 + 0.2 * -(-len(legend) // columns) * max(name.count("\n") + 1 for name in legend))
+        page.set_figheight(3.4 * rows + 0.2 * -(-len(legend) // columns) * max(name.count("\n") + 1 for name in legend))
         look: dict[str, Any] = {"ncols": min(columns, len(legend)), "frameon": False, "fontsize": 9}
         page.legend(legend.values(), legend.keys(), loc="outside lower center", **look)
     page.get_layout_engine().execute(page)  # type: ignore[union-attr]
