@@ -19,11 +19,12 @@ tests: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 reproduce: .venv/ready
-	$(BIN)/python examples/demonstration.py
-	$(BIN)/heatbath simulate --landscape double-well --out out/double-well
+	$(BIN)/heatbath reproduce --store out/runs --out out/report
 
 benchmark: .venv/ready
 	$(BIN)/python benchmarks/optimizer_step.py
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/thermometer.py
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

@@ -82,7 +82,9 @@ def write_parquet(records: Iterable[Record], path: str | os.PathLike[str]) -> No
     try:
         pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ModuleNotFoundError:
-        raise ValueError("Parquet files need the package pyarrow: pip install 'heatbath[parquet]'; or write CSV") from None
+        raise ValueError(
+            "Parquet files need the package pyarrow: pip install 'heatbath[parquet]'; or write CSV"
+        ) from None
     columns = list(zip(*_rows(records), strict=True)) or [()] * len(COLUMNS)
     table = pyarrow.table(dict(zip(COLUMNS, map(list, columns), strict=True)))
     with _whole_file(Path(path)) as file:

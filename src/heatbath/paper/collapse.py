@@ -93,17 +93,16 @@ def _claims(
     """That T decides, and that it leads each knob by more than its larger number of values is worth."""
     decides = f"The temperature decides the {quantity.name}: it explains more than {EXPLAINED:g} of the variance"
     beats = f"The temperature orders runs by {quantity.name} better than any knob alone"
-    nothing = [0.0] * len(values)
     leads: dict[str, Judgeable] = {
         f"T against {name}": _order_claim(beats, knobs["T"], knob, values, chances["T"] - chances[name])
         for name, knob in knobs.items()
         if name != "T"
     }
-    return [_order_claim(decides, knobs["T"], nothing, values, EXPLAINED), Every(beats, leads)]
+    return [_order_claim(decides, knobs["T"], None, values, EXPLAINED), Every(beats, leads)]
 
 
 def _order_claim(
-    statement: str, x: Sequence[float], other: Sequence[float], values: Sequence[Values], margin: float
+    statement: str, x: Sequence[float], other: Sequence[float] | None, values: Sequence[Values], margin: float
 ) -> OrderClaim:
     return OrderClaim(statement, x, other, values, margin, _SHAPE, resamples=_RESAMPLES)
 
