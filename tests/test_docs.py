@@ -8,6 +8,7 @@ import pytest
 import heatbath as hb
 
 ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", "docs/design.md", "docs/errata.md", "docs/results.md"]
 
 
 def test_the_errata_name_tests_that_exist():
@@ -20,13 +21,13 @@ def test_the_errata_name_tests_that_exist():
         assert (ROOT / "tests" / file).exists(), file
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/design.md", "docs/errata.md"])
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "results/README.md"])
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
         assert ((ROOT / page).parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/design.md", "docs/errata.md"])
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
 def test_nothing_is_left_to_fill_in(page):
     assert re.findall(r"TODO|FIXME|XXX|\b[A-Z]+_(?:ON_)?(?:CPU|GPU|VGG|CNN)\b", (ROOT / page).read_text()) == []
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -204,7 +205,12 @@ except KeyboardInterrupt as stop:
 def start_two_workers(store):
     """A training in two workers that has begun, in a process group of its own, and the workers' ids."""
     process = subprocess.Popen(
-        [sys.executable, "-c", LONG, str(store)], stdout=-1, stderr=-1, text=True, start_new_session=True
+        [sys.executable, "-c", LONG, str(store)],
+        stdout=-1,
+        stderr=-1,
+        text=True,
+        start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),  # deaf in the background
     )
     while int(process.stdout.readline().split()[0]) < 3:
         pass

@@ -35,7 +35,7 @@ def write_report(
     about: Mapping[str, str],
     title: str = "SGD with a random learning rate: what the paper says and what we find",
 ) -> Path:
-    """Write ``report.html`` and ``NAME.svg``, ``.png``, ``.pdf`` and ``.csv`` of each figure; return the page.
+    """Write ``report.html``, ``verdicts.md`` and ``NAME.svg``, ``.png``, ``.pdf`` and ``.csv`` of each figure.
 
     The page alone is complete: it holds the data and makes the downloads itself. Each file appears when it is whole.
 
@@ -44,6 +44,9 @@ def write_report(
         folder: where to write; made if need be.
         about: what was run, in words: settings, seeds, device, versions, time.
         title: of the page.
+
+    Returns:
+        The page.
     """
     from heatbath import plots
 
@@ -61,9 +64,27 @@ def write_report(
         cut = {figure.name: [plots.cuts_bars(panel) for panel in figure.panels] for figure in figures}
         page = _page(figures, about=about, title=title, pdfs=pdfs, cut=cut)
         (partial / "report.html").write_text(page, encoding="utf-8")
+        (partial / "verdicts.md").write_text(verdict_table(figures), encoding="utf-8")
         for path in sorted(partial.iterdir()):
             os.replace(path, folder / path.name)
     return folder / "report.html"
+
+
+def verdict_table(figures: Sequence[FigureData]) -> str:
+    """Return the verdicts as a table in Markdown."""
+    rows = [
+        (
+            figure.name,
+            verdict.claim,
+            f"**{verdict.outcome}**{verdict.text.removeprefix(verdict.outcome)}",
+            verdict.detail,
+        )
+        for figure in figures
+        for verdict in figure.verdicts
+    ]
+    head = ("figure", "claim", "verdict", "our numbers")
+    lines = [head, ("---",) * 4, *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 def describe_panel(panel: Panel) -> str:

@@ -58,7 +58,7 @@ def test_training_is_told_in_words(clock):
 def test_a_log_has_few_lines(clock, capsys):
     with progress.display() as shown:
         follow = progress.follow_training(shown)
-        follow(Progress(4, 0, 400, 0, None, 0.0, "trains 4 runs of mlp on 2 x 1 thread"))
+        follow(Progress(4, 0, 400, 0, None, 0.0, "trains 4 runs of mlp on 2 x 1 thread", routine=True))
         for k in range(1, 101):
             clock.seconds += 1.0
             follow(Progress(4, k // 25, 400, 4 * k, 0.5, float(k), "out of memory: stacks of 2" if k == 2 else None))
@@ -77,7 +77,7 @@ def test_a_log_has_few_lines(clock, capsys):
 def test_short_work_leaves_no_log(clock, capsys):
     with progress.display() as shown:
         follow = progress.follow_training(shown)
-        follow(Progress(1, 0, 2, 0, None, 0.0, "trains 1 run of mlp on 1 x 1 thread"))
+        follow(Progress(1, 0, 2, 0, None, 0.0, "trains 1 run of mlp on 1 x 1 thread", routine=True))
         clock.seconds += 4.0
         follow(Progress(1, 1, 2, 2, 0.5, 4.0))
     assert capsys.readouterr().err == ""

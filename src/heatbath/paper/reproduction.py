@@ -62,7 +62,7 @@ def reproduce(
     workers: int | None = None,
     train: bool = True,
     progress: Progress | None = None,
-    say: Callable[[str], None] | None = None,
+    say: Callable[..., None] | None = None,
 ) -> Reproduction:
     """Run what is missing, draw and judge the figures, and write the report.
 
@@ -80,7 +80,7 @@ def reproduce(
         workers: processes on a CPU.
         train: False draws what is in the store and says what is missing.
         progress: called with the fraction done and what is being done.
-        say: called with what the runner has to say.
+        say: called with what the runner has to say, and whether that is ``routine``.
 
     Raises:
         ValueError: a name or the scale is unknown, a named experiment does not exist at the scale, or data is missing;
@@ -181,12 +181,12 @@ def _choose(names: Sequence[str], scale: Scale) -> tuple[list[Experiment], list[
     return [experiment for experiment in chosen if experiment.name not in absent], absent
 
 
-def _training(tell: Progress, say: Callable[[str], None] | None) -> Callable[[Any], None]:
+def _training(tell: Progress, say: Callable[..., None] | None) -> Callable[[Any], None]:
     """What `heatbath.runner.run` is to call: its progress as part of ours."""
 
     def show(state: Any) -> None:
         if state.message is not None and say is not None:
-            say(state.message)
+            say(state.message, routine=state.routine)
         words = f"training, {state.runs_done} of {state.runs_total} runs done"
         if state.test_accuracy is not None:
             words += f", test accuracy {state.test_accuracy:.4f}"

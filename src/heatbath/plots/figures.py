@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from heatbath.panels import FigureData, Panel
 from heatbath.plots.style import COLOURS, GREY, new_axis, tidy
@@ -25,6 +26,7 @@ _DASHES: tuple[Any, ...] = (
     (0, (3, 3)),
 )
 _COLUMNS = 4
+_FEW = 5  # values of x that have a label each
 _MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
 
@@ -97,6 +99,10 @@ def plot_panel(panel: Panel, ax: Axes | None = None) -> Axes:
         ax.text(0.5, 0.5, "No data yet", transform=ax.transAxes, ha="center", color=GREY)
     ax.set(xlabel=_plain(panel.x_label), ylabel=_plain(panel.y_label))
     ax.set(xscale="log" if panel.x_log else "linear", yscale="log" if panel.y_log else "linear")
+    if panel.x_log:
+        ax.xaxis.set_minor_formatter(NullFormatter())  # within a decade its labels would run into each other
+        if len(places) <= _FEW:
+            ax.set_xticks(places, [f"{x:g}" for x in places])
     if panel.y_log:
         ax.set_ylim(bottom=max(floor, ax.get_ylim()[0]))
     ax.set_title(_plain(panel.title), fontsize=10)
