@@ -18,7 +18,8 @@ from heatbath import machines, owners, resources
 from heatbath.checkpoints import Found, Saver, Shelf
 from heatbath.configs import RunConfig
 from heatbath.executors import Outcome, Report, Settings, Task, Trainer, Workers, train_here
-from heatbath.store import ENDED, Store, Update
+from heatbath.records import ENDED
+from heatbath.store import Store, Update
 
 _POLL = 0.3  # seconds between two looks at the runs of another process
 _WORTH_WORKERS = 15.0  # seconds of work from which on it pays to start processes, which takes some seconds itself

@@ -10,7 +10,8 @@ from typing import Any
 from heatbath.configs import RunConfig
 
 TAIL = 20  # epochs at the end whose mean is reported
-STATUSES = ("pending", "running", "finished", "diverged")
+ENDED = ("finished", "diverged")
+STATUSES = ("pending", "running", *ENDED)
 
 
 @dataclass(frozen=True)

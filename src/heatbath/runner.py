@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from heatbath.checkpoints import is_disk_full
 from heatbath.configs import RunConfig
 from heatbath.machines import check_device, choose_device
-from heatbath.records import Record
-from heatbath.store import ENDED, Store, no_space
+from heatbath.records import ENDED, Record
+from heatbath.store import Store, no_space
 
 if TYPE_CHECKING:
     from heatbath.campaigns import Progress

@@ -21,10 +21,9 @@ from typing import Any, TypeVar
 from heatbath import archives, databases
 from heatbath.configs import RunConfig
 from heatbath.owners import Owner, is_alive
-from heatbath.records import EPOCH_FIELDS, Epoch, Record
+from heatbath.records import ENDED, EPOCH_FIELDS, Epoch, Record
 
 _APPLICATION, _VERSION = 0x68656174, 1  # "heat"
-ENDED = ("finished", "diverged")
 _EPOCH_COLUMNS = ", ".join(EPOCH_FIELDS)
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION};

@@ -90,7 +90,8 @@ def unfinished(configs: Sequence[RunConfig], store: Path) -> list[RunConfig]:
     Raises:
         OSError: it is not a store of ours.
     """
-    from heatbath.store import ENDED, Store
+    from heatbath.records import ENDED
+    from heatbath.store import Store
 
     if not (store / Store.FILE).exists():
         return list(configs)

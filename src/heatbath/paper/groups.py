@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from heatbath.configs import RunConfig
-from heatbath.records import TAIL, Record
+from heatbath.records import ENDED, TAIL, Record
 
 Scale = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "paper")
@@ -25,7 +25,6 @@ CONSTANT, RANDOM = 0, 1  # colours that other groups of the same kind share
 SPARE = 2  # after 5 and 6, the palette's last, a colour of a cyclic protocol serves where there is none
 EPOCHS: dict[Scale, int] = {"smoke": 3, "laptop": 60, "paper": 180}
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 20}
-_ENDED = ("finished", "diverged")
 _MODELS = {"mlp": "perceptron (Model 1)", "cnn": "CNN (Model 2)", "vgg16": "VGG16 (Model 3)"}
 
 
@@ -117,7 +116,7 @@ class Found:
     def is_complete(self) -> bool:
         """Whether every run has come to its end, diverged ones included."""
         names = {config.run for group in self.groups for config in group.configs}
-        return all(name in self.records and self.records[name].status in _ENDED for name in names)
+        return all(name in self.records and self.records[name].status in ENDED for name in names)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -130,7 +129,7 @@ class Found:
             for config in group.configs
         }
         diverged = [str(seed) for seed, status in statuses.items() if status == "diverged"]
-        open_ = sum(status not in _ENDED for status in statuses.values())
+        open_ = sum(status not in ENDED for status in statuses.values())
         if diverged:
             yield (
                 f"{group.name}: {len(diverged)} of {group.seeds} runs diverged (seed {', '.join(diverged)}) and are in "

@@ -16,12 +16,11 @@ from heatbath.draws import check_integer
 from heatbath.panels import FigureData
 from heatbath.paper import SCALES, Scale, find_experiments
 from heatbath.paper.experiments import Calculation, Experiment, Progress
-from heatbath.records import Record
+from heatbath.records import ENDED, Record
 from heatbath.statistics import Verdict
 
 _TRAINED, _COMPUTED = 0.85, 0.95  # fractions of the progress when the runs and the calculations are done
 _CHECKPOINT_SECONDS = 20.0  # what an interrupt may cost; more often would slow small runs down
-_ENDED = ("finished", "diverged")
 _TESTS = (
     "Welch's t between runs of different seeds, taken as independent; two one-sided tests for equality; the claims of "
     "a figure are a family, in which the chance of any wrong verdict is at most 5 %"
@@ -102,7 +101,7 @@ def reproduce(
     folder = Path(store)
     known = {record.run: record for record in runner.load(folder)} if (folder / Store.FILE).exists() else {}
     if train:
-        open_ = [config for config in configs if config.run not in known or known[config.run].status not in _ENDED]
+        open_ = [config for config in configs if config.run not in known or known[config.run].status not in ENDED]
         check_data(open_, data_dir)
         if open_:
             options: dict[str, Any] = {"data_dir": data_dir, "workers": workers, "progress": _training(tell, say)}
@@ -266,7 +265,7 @@ def _about(
     left_out: Sequence[str],
 ) -> dict[str, str]:
     records = [known[config.run] for config in configs if config.run in known]
-    ended = [record for record in records if record.status in _ENDED]
+    ended = [record for record in records if record.status in ENDED]
     versions = sorted({f"{name} {version}" for record in ended for name, version in record.versions.items()})
     about = {
         "scale": scale,
