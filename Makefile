@@ -19,7 +19,7 @@ tests: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 reproduce: .venv/ready
-	$(BIN)/heatbath reproduce --store out/runs --out out/report
+	$(BIN)/heatbath reproduce
 
 benchmark: .venv/ready
 	$(BIN)/python benchmarks/optimizer_step.py

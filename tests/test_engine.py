@@ -210,7 +210,7 @@ def test_the_folded_vgg16_has_the_gradients_of_the_whole_one():
     """With dropout. All 49 blocks of the first classifier layer have the gradient of their sum."""
     data, model, network = small_dataset("cifar10", 6), build_model("vgg16", seed=2), NETWORKS["vgg16"]
     key, gamma = (torch.from_numpy(part)[:, None] for part in orbits([2], 3))
-    dropout = Dropout(key, gamma, torch.tensor([17]))
+    dropout = Dropout(key, gamma, torch.tensor([17]), 6)
     for place, layer in ((2, 0), (5, 1)):
         model.classifier[place].forward = lambda values, layer=layer: drop_out(values[None], dropout, layer, 2)[0]
     folded = [tensor[None].clone().requires_grad_() for tensor in network.pack(model)]
@@ -225,11 +225,19 @@ def test_the_folded_vgg16_has_the_gradients_of_the_whole_one():
         assert blocks.norm() > 0
 
 
+def test_a_smaller_last_batch_has_the_masks_of_a_padded_one():
+    key, gamma = (torch.from_numpy(part)[:, None] for part in orbits([4], 3))
+    dropout = Dropout(key, gamma, torch.tensor([195]), 256)
+    padded, short = torch.ones(1, 256, 30), torch.ones(1, 80, 30)
+    for layer in range(2):
+        assert torch.equal(drop_out(padded, dropout, layer, 2)[:, :80], drop_out(short, dropout, layer, 2))
+
+
 def test_dropout_masks_are_fair_and_independent():
     key, gamma = (torch.from_numpy(part)[:, None] for part in orbits([0, 1], 3))
     ones = torch.ones(2, 64, 512)
     masks = [
-        drop_out(ones, Dropout(key, gamma, torch.tensor([step])), layer, 2) > 0
+        drop_out(ones, Dropout(key, gamma, torch.tensor([step]), 64), layer, 2) > 0
         for step, layer in ((0, 0), (0, 1), (1, 0))
     ]
     count = ones[0].numel()

@@ -109,6 +109,13 @@ def test_convolutional_networks_side_by_side(model, name, monkeypatch):
         assert one.train_loss == pytest.approx(other.train_loss, rel=5e-2)
 
 
+@pytest.mark.parametrize("batch_size", [4000, 2000])
+def test_an_epoch_may_have_one_step_or_two(data, batch_size):
+    config = BASE.with_(batch_size=batch_size, precision="fp32", seed=9)
+    found, expected = (Stack([config], data, device=device).train_epoch()[0] for device in ("cuda", "cpu"))
+    assert found.train_loss == pytest.approx(expected.train_loss, rel=1e-3)
+
+
 def test_memory_grows_linearly_with_replicas(data):
     """Of training: weights, activations and orders. Evaluation takes parts of a fixed size."""
     taken = []

@@ -141,6 +141,7 @@ def test_each_figure_is_written_in_four_formats_and_the_page_holds_its_pdf(folde
         assert content == (folder / f"{figure.name}.pdf").read_bytes()
     assert {path.name.split(".")[0] for path in folder.iterdir()} == {f.name for f in all_figures()} | {
         "report",
+        "verdicts",
         "evil",
     }
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from heatbath import resources
 from heatbath.configs import RunConfig
 from heatbath.models import MODELS
 from heatbath.resources import (
@@ -91,6 +92,14 @@ def test_compiling_pays_for_long_runs_on_a_gpu():
 def test_workers_fill_the_cores_and_no_more(model, cores):
     processes, threads = cpu_workers(model, cores)
     assert processes * threads == cores
+
+
+def test_workers_fit_into_the_memory(monkeypatch):
+    monkeypatch.setattr(resources, "available_memory", lambda: 3 * 2**30)
+    assert cpu_workers("cnn", 64) == (2, 1)
+    assert cpu_workers("mlp", 64) == (6, 1)
+    monkeypatch.setattr(resources, "available_memory", lambda: 0)
+    assert cpu_workers("mlp", 64) == (1, 1)
 
 
 def test_arithmetic_leaves_a_cpu_alone():

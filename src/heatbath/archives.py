@@ -9,6 +9,7 @@ import json
 import math
 import os
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -58,7 +59,7 @@ def read_lines(path: str | os.PathLike[str]) -> list[Record]:
                     records.append(_parse(json.loads(line)))
                 except (ValueError, TypeError, KeyError, AttributeError) as error:
                     raise ValueError(f"{path}, line {number}: not a record of a run ({error})") from None
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path}: not a whole gzip file ({error})") from None
     return records
 

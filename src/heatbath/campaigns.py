@@ -21,7 +21,7 @@ from heatbath.executors import Outcome, Report, Settings, Task, Trainer, Workers
 from heatbath.records import ENDED
 from heatbath.store import Store, Update
 
-_POLL = 0.3  # seconds between two looks at the runs of another process
+_POLL, _LONGEST_POLL = 0.3, 3.0  # seconds between two looks at the runs of another process: the first, and at most
 _WORTH_WORKERS = 15.0  # seconds of work from which on it pays to start processes, which takes some seconds itself
 _SECONDS_PER_IMAGE = {"mlp": 20e-6, "cnn": 4e-3, "vgg16": 20e-3}  # and epoch, on one core, roughly
 
@@ -107,6 +107,7 @@ class Campaign:
     def finish(self) -> None:
         """Train until all runs have ended, here or in another process."""
         self._remove_partial(lambda owner: not owners.is_alive(self._store.owners, owner))
+        idle = _POLL
         while left := self._left():
             before = self._tasks
             if self._device.type == "cpu":
@@ -116,7 +117,10 @@ class Campaign:
                 self._train_on_gpu(left)
             if self._tasks == before:
                 self._say(f"another process is training {_runs(len(left))}; waiting", once=True)
-                time.sleep(_POLL)
+                time.sleep(idle)
+                idle = min(2.0 * idle, _LONGEST_POLL)
+            else:
+                idle = _POLL
         self._remove_partial(lambda owner: owner == self._owner.name)
         self._shelf.clean(run for run, status in self._store.statuses().items() if status in ENDED)
 

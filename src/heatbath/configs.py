@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
+from numbers import Real
 from typing import Any
 
 from heatbath.draws import check_integer
@@ -71,6 +72,8 @@ class RunConfig:
         protocol = parse_protocol(self.protocol)
         put("protocol", protocol)
         law = parse_law(Uniform(1.0) if self.law is None else self.law)
+        if type(law).__module__ != Law.__module__:
+            raise ValueError(f"law {law} is not one of heatbath's, so that a stored run could not be read back")
         put("law", law if protocol.kind == "random" else Constant())
         put("coupling", self.coupling if protocol.kind == "random" else "gradient")
         for name in ("lr", "momentum", "weight_decay"):
@@ -81,8 +84,9 @@ class RunConfig:
             raise ValueError(f"momentum must be below 1, got {self.momentum}")
         if not isinstance(self.nesterov, bool):
             raise TypeError(f"nesterov must be True or False, got {self.nesterov!r}")
-        if self.momentum == 0.0:
-            put("nesterov", False)  # the same step by another name
+        if self.momentum == 0.0:  # the same step by other names
+            put("nesterov", False)
+            put("coupling", "gradient")
         put("batch_size", check_integer("batch_size", self.batch_size, 2**31, least=1))
         put("epochs", check_integer("epochs", self.epochs, 2**20, least=1))
         put("seed", check_integer("seed", self.seed))
@@ -144,16 +148,27 @@ class RunConfig:
         return cls(**values)
 
     def with_(self, **changes: Any) -> RunConfig:
-        """Return a copy with some fields changed; a run that becomes random has the default law unless one is given."""
+        """Return a copy with some fields changed.
+
+        A run that becomes random, or comes to have momentum, takes the default law, or Nesterov's form, unless told.
+        """
+        if changes.get("momentum", 0.0) and "nesterov" not in changes and self.momentum == 0.0:
+            changes["nesterov"] = True
         if "protocol" in changes and "law" not in changes and parse_protocol(self.protocol).kind != "random":
             changes["law"] = None
         return replace(self, **changes)
 
 
-def sweep(base: RunConfig, **axes: Iterable[Any]) -> list[RunConfig]:
-    """Return every combination of the axes, the last one fastest: ``sweep(base, lr=(0.1, 0.2), seed=range(5))``."""
-    names = list(axes)
-    return [base.with_(**dict(zip(names, values, strict=True))) for values in product(*axes.values())]
+def sweep(base: RunConfig, **axes: Any) -> list[RunConfig]:
+    """Return every combination of the axes, the last one fastest: ``sweep(base, lr=(0.1, 0.2), seed=range(5))``.
+
+    An axis is any collection of values; a single value, such as a text or a number, is an axis of one.
+    """
+    single = (str, Law, Protocol)
+    values = [
+        list(axis) if isinstance(axis, Iterable) and not isinstance(axis, single) else [axis] for axis in axes.values()
+    ]
+    return [base.with_(**dict(zip(axes, chosen, strict=True))) for chosen in product(*values)]
 
 
 def _choose(name: str, value: Any, allowed: Iterable[str]) -> None:
@@ -162,8 +177,10 @@ def _choose(name: str, value: Any, allowed: Iterable[str]) -> None:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not 0.0 <= value < math.inf:
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+    if value < 0.0:
         raise ValueError(f"{name} must not be negative, got {value!r}")
-    return float(value)
+    return float(value) + 0.0  # -0.0 becomes 0.0

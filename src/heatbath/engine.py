@@ -138,6 +138,7 @@ class Stack:
             warm_up.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(warm_up):
                 for _ in range(3):  # libraries choose their kernels, and the compiler compiles, outside the capture
+                    self._counter.zero_()
                     step()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()

@@ -213,8 +213,9 @@ class Workers:
             OSError: all workers have died.
             Exception: what a task raised.
         """
+        room = max(1, count - self._dead)  # where one has died, fewer fit
         while True:
-            while len(self._busy) < count - self._dead and (task := next_task()) is not None:
+            while len(self._busy) < room and (task := next_task()) is not None:
                 worker = self._idle.pop() if self._idle else _Worker(self._settings)
                 self._busy[worker.line] = worker, task
                 with suppress(OSError):  # it has died; that is noticed below
@@ -233,8 +234,9 @@ class Workers:
                 if outcome == "lost":
                     del self._busy[line]
                     self._dead += 1
-                    code = worker.close()
-                    if self._dead >= count:
+                    room -= 1
+                    code = worker.close(patience=5.0)
+                    if room == 0:
                         how = f"signal {-code}, often a lack of memory" if code < 0 else f"status {code}"
                         raise OSError(f"all worker processes have died ({how}); ask for fewer with workers=1")
                 elif outcome in ("done", "damaged"):
@@ -290,8 +292,11 @@ class _Worker:
             os.close(life)
         self.line.send(settings)
 
-    def close(self) -> int:
-        """End the process; return how it ended."""
+    def close(self, patience: float = 0.0) -> int:
+        """End the process, with some seconds to end by itself; return how it ended."""
+        if patience:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
         self.line.close()
         os.close(self._life)
         self._process.kill()

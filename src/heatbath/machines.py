@@ -64,6 +64,19 @@ def available_cores() -> int:
         return cores
 
 
+def available_memory() -> int:
+    """Return how many bytes a process may still take: those that are free, and no more than its control group has."""
+    room = [2**63]
+    try:
+        words = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        room += [1024 * int(words[1])] if words else []
+        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text() for name in ("max", "current"))
+        room.append(int(limit) - int(used))
+    except (OSError, ValueError):  # no such file, or no limit
+        pass
+    return max(0, min(room))
+
+
 def _processor() -> str:
     try:
         text = Path("/proc/cpuinfo").read_text()

@@ -52,5 +52,15 @@ def is_alive(folder: Path, owner: str) -> bool:
 def tidy(folder: Path) -> None:
     """Remove the lock files of owners that are gone."""
     for file in folder.glob("*.lock"):
-        if not is_alive(folder, file.stem):
+        try:
+            handle = os.open(file, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            # Removed under the lock: an owner who has made the file and waits for it then sees that it is gone.
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.unlink(missing_ok=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(handle)

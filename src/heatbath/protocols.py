@@ -43,7 +43,7 @@ class Protocol:
             object.__setattr__(self, "period", float(self.period))
 
     def __str__(self) -> str:
-        return self.kind if self.period is None else f"{self.kind}:{self.period:g}"
+        return self.kind if self.period is None else f"{self.kind}:{repr(self.period).removesuffix('.0')}"
 
     def multipliers(self, law: Law, seed: int, epoch: int, steps: int) -> Array:
         """Return the multipliers of the ``steps`` mini-batches of one epoch, counted from 0: their mean rate is 1.

@@ -149,7 +149,7 @@ class ReplicaGroup:
         """Take step ``at``, a tensor of shape (1,) that a CUDA graph reads anew, with all replicas."""
         rows = self._rows.index_select(1, at)[:, 0]
         weights = self._sample_weights.index_select(0, at)[0]
-        dropout = Dropout(*self._dropout, self._taken + at)
+        dropout = Dropout(*self._dropout, self._taken + at, self._batch_size)
         loss = self._loss(self._network, self._params, self._data, rows, weights, dropout, self._dtype)
         grads = torch.autograd.grad(loss, self._params)
         coefficients = self._coefficients.index_select(0, at)[0].unbind()
@@ -202,7 +202,7 @@ class ReplicaGroup:
             images = data.dataset.normalize(data.images.index_select(0, rows[0]), self._dtype)
             with torch.no_grad():
                 return self._network.gradients(self._params, images, data.labels.index_select(0, rows[0]))
-        dropout = Dropout(*self._dropout, self._taken + at)
+        dropout = Dropout(*self._dropout, self._taken + at, self._batch_size)
         loss = self._loss(self._network, self._params, self._data, rows, None, dropout, self._dtype)
         found = torch.autograd.grad(loss, self._params)
         return [_like(param, grad) for param, grad in zip(self._params, found, strict=True)]

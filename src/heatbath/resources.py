@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from heatbath.configs import RunConfig
+from heatbath.machines import available_memory
 
 
 def stack_key(config: RunConfig) -> tuple[Any, ...]:
@@ -81,10 +82,16 @@ def pays_to_compile(configs: Sequence[RunConfig], device: torch.device | str) ->
 
 
 def cpu_workers(model: str, cores: int) -> tuple[int, int]:
-    """Return how many processes to train a network with, and how many threads in each: measured, see benchmarks."""
-    return (cores, 1) if model != "vgg16" else (1, cores)
+    """Return how many processes to train a network with, and how many threads in each: measured, see benchmarks.
+
+    There are no more processes than fit into the memory; the threads, on which the last bits of sums depend, stay.
+    """
+    if model == "vgg16":
+        return 1, cores
+    return max(1, min(cores, available_memory() // _PROCESS_BYTES[model])), 1
 
 
+_PROCESS_BYTES = {"mlp": 500 * 2**20, "cnn": 1500 * 2**20}
 _SHARED_BYTES = 4 * 2**30  # images, libraries' workspaces, evaluation
 _WEIGHTS = {"mlp": 79_510, "cnn": 418_122, "vgg16": 33_638_218}  # VGG16's are folded
 _ACTIVATIONS = {"mlp": 10_000, "cnn": 1_000_000, "vgg16": 5_000_000}  # bytes for each image of a batch

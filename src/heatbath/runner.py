@@ -37,7 +37,8 @@ def run(
 
     A run that is finished in the store is not trained again; one that was stopped goes on after its last epoch, with
     the numbers it would have had. Several processes may work in one store: each takes what is free and waits for the
-    rest. The numbers do not depend on stacks, order or workers.
+    rest. On a CPU the numbers do not depend on stacks, order or workers, bit for bit; on a GPU they agree to rounding,
+    which training amplifies.
 
     Args:
         configs: the runs; a repeated one is trained once.
@@ -57,6 +58,8 @@ def run(
         MemoryError: a single run does not fit.
         KeyboardInterrupt: with a hint how to go on.
     """
+    if isinstance(configs, RunConfig):
+        raise TypeError("configs must be a list of RunConfigs, even of one")
     asked = list(configs)
     _check_arguments(asked, device, workers, stack, checkpoint_seconds)
     options: dict[str, Any] = {"workers": workers, "stack": stack, "progress": progress}

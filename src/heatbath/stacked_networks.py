@@ -32,11 +32,13 @@ class Dropout(NamedTuple):
         key: of the replicas' streams, see `heatbath.draws.orbits`; shape (replicas, 1).
         gamma: likewise.
         step: how many steps the replicas have taken, of shape (1,).
+        batch_size: of a full batch: the last one of an epoch may be smaller, or padded.
     """
 
     key: Tensor
     gamma: Tensor
     step: Tensor
+    batch_size: int
 
 
 Logits = Callable[[Sequence[Tensor], Tensor, Dropout | None], Tensor]
@@ -73,12 +75,12 @@ class StackedNetwork:
 
 
 def drop_out(values: Tensor, dropout: Dropout, layer: int, layers: int) -> Tensor:
-    """Return ``values``, of shape (replicas, ...), with about half of them zero and the others doubled.
+    """Return ``values``, of shape (replicas, batch, ...), with about half of them zero and the others doubled.
 
     The masks are a pure function of the replicas' seeds, the step and the place, the same on every device.
     """
-    count = values[0].numel()
-    position = torch.arange(count, device=values.device) + count * (layers * dropout.step + layer)
+    first = dropout.batch_size * values[0, 0].numel() * (layers * dropout.step + layer)
+    position = torch.arange(values[0].numel(), device=values.device) + first
     keep = random_bits(dropout.key, dropout.gamma, position) >= 2**51
     return torch.where(keep.view(values.shape), values * 2.0, 0.0)
 

@@ -75,10 +75,15 @@ def read_records(source: Path) -> list[Record]:
     if (source / Store.FILE).exists():
         with Store(source, read_only=True) as results:
             return results.records()
-    files = sorted(file for file in source.iterdir() if file.name.endswith(_EXPORTS))
+    files = exported_files(source)
     if not files:
         raise FileNotFoundError(f"there is no store in {source}, nor a .jsonl or .jsonl.gz file of 'runs export'")
     return _read_files(files)
+
+
+def exported_files(folder: Path) -> list[Path]:
+    """Return the files of 'runs export' in a folder."""
+    return sorted(file for file in folder.iterdir() if file.name.endswith(_EXPORTS))
 
 
 def _read_files(files: Iterable[Path]) -> list[Record]:

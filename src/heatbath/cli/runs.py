@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from heatbath.cli.report import exported_files
 from heatbath.cli.screens import check_folder, console, print_table, write
 from heatbath.cli.summaries import print_groups
 from heatbath.cli.training import (
@@ -155,7 +156,8 @@ def resume_runs(
 @app.command("merge", short_help="Take over the runs of other stores.")
 def merge_stores(
     others: Annotated[
-        list[Path], typer.Argument(metavar="OTHER", help="Folders of stores, or .jsonl[.gz] files of 'runs export'.")
+        list[Path],
+        typer.Argument(metavar="OTHER", help="Stores, .jsonl[.gz] files of 'runs export', or folders of such files."),
     ],
     store: ExistingStore = Path("runs"),
     create: Annotated[bool, typer.Option("--create", help="Make the store if it is not there.")] = False,
@@ -170,17 +172,18 @@ def merge_stores(
     for other in others:  # all of them before the first is taken over
         _check_source(other)
     with Store(store) as results:
-        for other in others:
+        for other in (part for source in others for part in _parts(source)):
             took = results.merge(other)
             console().print(f"{other}: {took.added} added, {took.improved} improved, {took.known} known already")
-            if other.is_dir():
-                copy_results(other, store)
             for runs, words in (
                 (took.differing, "finished here and there with other numbers; ours were kept"),
                 (took.busy, "being trained here; merge again when they have ended"),
             ):
                 if runs:
                     console().print(f"  {len(runs)} {words}: {_some(runs)}")
+        for source in others:
+            if source.is_dir():
+                copy_results(source, store)
 
 
 @app.command("export", short_help="Write runs to a file.")
@@ -274,12 +277,19 @@ def _print_curves(record: Record) -> None:
 def _check_source(other: Path) -> None:
     from heatbath import archives
 
-    if other.is_file():
-        archives.read_lines(other)
-    elif other.exists():
-        Store(other, read_only=True)
-    else:
+    if not other.exists():
         raise ValueError(f"there is no {other} to merge")
+    for part in _parts(other):
+        if part.is_file():
+            archives.read_lines(part)
+        else:
+            Store(part, read_only=True)
+
+
+def _parts(other: Path) -> list[Path]:
+    """The store or file itself, or the exported files in a folder that is no store."""
+    files = [] if other.is_file() or (other / Store.FILE).exists() else exported_files(other)
+    return files or [other]
 
 
 def _print_csv(results: Store, chosen: dict[str, Any]) -> None:

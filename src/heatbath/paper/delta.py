@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from heatbath.panels import Panel
-from heatbath.paper.claims import Near, accuracy_margin, greater
+from heatbath.paper.claims import Above, Near, accuracy_margin, greater
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.figure1 import remark_on_scale
 from heatbath.paper.groups import (
@@ -25,7 +25,7 @@ from heatbath.paper.groups import (
     perceptron,
 )
 from heatbath.paper.pictures import scan
-from heatbath.statistics import Claim, Judgeable, judge
+from heatbath.statistics import Judgeable, judge
 
 _WIDTHS: dict[Scale, tuple[float, ...]] = {
     "smoke": (0.0, 0.5, 1.0),
@@ -54,7 +54,7 @@ def _draw(found: Found) -> Drawing:
     better = "The wider the law the better: test accuracy grows with Delta^2"
     claims: list[Judgeable] = [
         greater(found, "Delta = 1 has a higher test accuracy than Delta = 0", wide, narrow, TAIL_TEST),
-        Claim(better, "greater", slopes, (0.0, 0.0)),
+        Above(better, slopes, 0.0),
         Near(
             "Test accuracy does not change from Delta = 0 to 1 along the line through all widths",
             slopes,

@@ -53,7 +53,10 @@ def _claims(found: Found, part: str, quantity: Quantity) -> list[Judgeable]:
     best = f"Random reaches the {quantity.name} of the best cyclic protocol, {part}"
     return [
         greater(found, f"Random has a higher {quantity.name} than constant, {part}", random, constant, quantity),
-        Every(worst, {f"{g.label} against constant": greater(found, worst, g, constant, quantity) for g in cyclic}),
+        Every(
+            worst,
+            {f"{g.label} against constant": greater(found, worst, g, constant, quantity) for g in (random, *cyclic)},
+        ),
         Every(best, {f"random against {g.label}": not_worse(found, best, random, g, quantity, margin) for g in cyclic}),
     ]
 

@@ -109,8 +109,13 @@ class Found:
         return [record for record in found if record is not None and record.status == "finished" and record.epochs]
 
     def values(self, group: Group, quantity: Quantity) -> list[float]:
-        """Return the quantity of each finished run."""
-        return [quantity.of(record) for record in self.runs(group)]
+        """Return the quantity of each run that has ended: no number for one that diverged, which leaves claims open."""
+        ended = (self.records.get(config.run) for config in group.configs)
+        return [
+            quantity.of(record) if record.status == "finished" else math.nan
+            for record in ended
+            if record is not None and record.status in ENDED and (record.epochs or record.status == "diverged")
+        ]
 
     @property
     def is_complete(self) -> bool:

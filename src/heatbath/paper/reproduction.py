@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heatbath import machines
 from heatbath.configs import RunConfig
 from heatbath.draws import check_integer
 from heatbath.panels import FigureData
@@ -209,20 +210,12 @@ def _compute(
         result = _cached(store, calculation)
         if result is None:
             inside(0.0, "")
-            chosen = _device(device)
+            chosen = machines.choose_device(device)
             result = calculation.compute(calculation.settings, device=chosen, data_dir=data_dir, progress=inside)
             _keep(store, calculation, result)
         results[calculation.name] = result
         before += calculation.seconds
     return results
-
-
-def _device(device: str) -> str:
-    if device != "auto":
-        return device
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def copy_results(source: Path, target: Path) -> None:
