@@ -3,6 +3,7 @@
 import dataclasses
 import pickle
 
+import numpy as np
 import pytest
 
 import heatbath as hb
@@ -74,7 +75,7 @@ def test_the_same_run_has_one_name():
         ({"law": "gauss"}, ValueError, "unknown law"),
         ({"lr": -0.1}, ValueError, "lr must not be negative"),
         ({"lr": 0.0}, ValueError, "lr must be positive"),
-        ({"lr": float("nan")}, ValueError, "lr"),
+        ({"lr": float("nan")}, ValueError, "lr must be a finite number"),
         ({"lr": "0.1"}, TypeError, "lr must be a number"),
         ({"momentum": 1.0}, ValueError, "momentum must be below 1"),
         ({"momentum": True}, TypeError, "momentum must be a number"),
@@ -96,6 +97,34 @@ def test_the_same_run_has_one_name():
 def test_what_cannot_be_run_is_refused(fields, error, message):
     with pytest.raises(error, match=message):
         RunConfig(**fields)
+
+
+def test_without_momentum_couplings_are_one_run():
+    assert RunConfig(momentum=0, coupling="update").run == RunConfig(momentum=-0.0, coupling="gradient").run
+    assert RunConfig(weight_decay=-0.0).run == RunConfig().run
+    assert RunConfig(momentum=0).with_(momentum=0.9).run == RunConfig().run
+    assert not RunConfig(momentum=0).with_(momentum=0.9, nesterov=False).nesterov
+
+
+def test_close_periods_are_two_runs():
+    one, other = (RunConfig(protocol=f"cyclic:{period}") for period in ("1.2345671", "1.2345674"))
+    assert one.run != other.run
+    assert RunConfig.from_dict(one.to_dict()) == one
+    assert RunConfig(protocol="cyclic:30.0").to_dict()["protocol"] == "cyclic:30"
+
+
+def test_a_law_of_ones_own_is_refused_as_nobody_could_read_it_back():
+    class Mine(hb.Uniform):
+        pass
+
+    with pytest.raises(ValueError, match="is not one of heatbath's"):
+        RunConfig(law=Mine(0.5))
+
+
+def test_numbers_of_numpy_and_single_values_are_taken():
+    assert RunConfig(lr=np.float64(0.25), seed=np.int64(3)) == RunConfig(lr=0.25, seed=3)
+    assert sweep(RunConfig(), protocol="constant", seed=3) == [RunConfig(protocol="constant", seed=3)]
+    assert len(sweep(RunConfig(), law=hb.Exponential(), seed=range(4))) == 4
 
 
 def test_a_run_that_becomes_random_has_a_law():

@@ -509,3 +509,32 @@ def test_workers_are_started_when_there_is_enough_to_do(engine, tmp_path, monkey
     configs = sweep(RunConfig(epochs=epochs), seed=range(3))
     with pytest.raises(StartedError if side_by_side else InterruptedError):
         runner.run(configs, tmp_path, "cpu")
+
+
+def test_workers_that_died_earlier_do_not_stop_later_work(monkeypatch, tmp_path):
+    """A second call for fewer workers than have died still starts one, instead of waiting for nobody."""
+
+    class Answering:
+        def __init__(self, settings):
+            self.line, self._theirs = executors.Pipe()
+            threading.Thread(target=self._answer, daemon=True).start()
+
+        def _answer(self):
+            while True:
+                self._theirs.recv()
+                self._theirs.send("done")
+
+        def close(self, patience=0.0):
+            return 0
+
+    monkeypatch.setattr(executors, "_Worker", Answering)
+    workers = executors.Workers(executors.Settings("cpu", None, tmp_path, 0.0))
+    workers._dead = 3
+    tasks = [executors.Task("one", (CONFIGS[0],), (None,)), executors.Task("two", (CONFIGS[1],), (None,))]
+    found = list(workers.train(lambda: tasks.pop(0) if tasks else None, 2))
+    assert [(task.name, outcome) for task, outcome in found] == [("one", "done"), ("two", "done")]
+
+
+def test_a_single_config_is_no_list_of_them():
+    with pytest.raises(TypeError, match="a list of RunConfigs, even of one"):
+        runner.run(CONFIGS[0])

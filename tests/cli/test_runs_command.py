@@ -137,6 +137,17 @@ def test_merge_a_store_and_a_file(filled, tmp_path):
     assert "2 of 2 runs in fresh" in filled("runs", "list", "--store", "fresh")[1]
 
 
+def test_merge_a_folder_of_exports_with_its_calculations(filled, tmp_path):
+    (tmp_path / "exports" / "calculations").mkdir(parents=True)
+    (tmp_path / "exports" / "calculations" / "0123.json").write_text("{}")
+    assert filled("runs", "export", "exports/all.jsonl.gz")[0] == 0
+    status, out, err = filled("runs", "merge", "exports", "--store", "copy", "--create")
+    assert (status, err) == (0, "")
+    assert out.startswith("exports/all.jsonl.gz: ")
+    assert (tmp_path / "copy" / "calculations" / "0123.json").read_text() == "{}"
+    assert filled("runs", "list", "--store", "copy", "--json")[1].count('"run"') == len(CONFIGS)
+
+
 def test_a_merge_that_fails_takes_nothing_over(refused, filled, tmp_path):
     fill(tmp_path / "other", [CONFIGS[0].with_(seed=9)])
     (tmp_path / "damaged.jsonl").write_text("{}\n")
