@@ -203,7 +203,11 @@ def _summary(figures: Sequence[FigureData]) -> str:
     counts = ", ".join(f"{outcomes[name]} {name}" for name in _OUTCOMES if outcomes[name])
     total = sum(outcomes.values())
     shown = f"{len(figures)} figure{'s' * (len(figures) != 1)}"
-    return f"{shown}, {total} claim{'s' * (total != 1)}: {counts}." if counts else f"{shown}, no claim judged yet."
+    if not counts:
+        return f"{shown}, no claim judged yet."
+    unseen = sum(verdict.interval is None for figure in figures for verdict in figure.verdicts)
+    lacking = f" {unseen} of them for lack of runs." if unseen else ""
+    return f"{shown}, {total} claim{'s' * (total != 1)}: {counts}.{lacking}"
 
 
 def _verdict_table(figures: Sequence[FigureData]) -> str:
