@@ -56,7 +56,7 @@ def test_automatic_precision():
         "bf16",
         "bf16",
     ]
-    assert resolve_precision(vgg16, cpu) == "fp32"
+    assert resolve_precision(vgg16, cpu) == resolve_precision(BASE.with_(precision="tf32"), cpu) == "fp32"
     assert resolve_precision(BASE.with_(precision="bf16"), cpu) == "bf16"
 
 

@@ -20,11 +20,11 @@ def stack_key(config: RunConfig) -> tuple[Any, ...]:
 
 
 def resolve_precision(config: RunConfig, device: torch.device) -> str:
-    """Return the precision that ``auto`` is for this network on this device."""
+    """Return the precision in which a network is computed on this device."""
+    if device.type == "cpu" and config.precision in ("auto", "tf32"):  # a CPU has no tf32
+        return "fp32"
     if config.precision != "auto":
         return config.precision
-    if device.type == "cpu":
-        return "fp32"
     return "tf32" if config.model == "mlp" else "bf16"
 
 

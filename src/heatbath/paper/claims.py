@@ -74,7 +74,7 @@ class Every:
         weakest = max(found, key=lambda n: (found[n].p_if_false, -found[n].p_if_true, -found[n].interval.low))
         seeds = [evidence.seeds_needed for evidence in found.values()]
         against = min(1.0, len(found) * min(evidence.p_if_true for evidence in found.values()))
-        numbers = f"of {len(found)} the hardest, {weakest}: {found[weakest].numbers}"
+        numbers = f"the hardest of {len(found)} comparisons, {weakest}: {found[weakest].numbers}"
         return Evidence(
             found[weakest].p_if_false,
             against,
