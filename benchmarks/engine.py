@@ -69,6 +69,8 @@ def on_gpu(model: str, device: torch.device, rounds: int) -> dict[str, Any]:
     data = noise(DATASETS[model], device)
     configs = [config(model, seed) for seed in range(REPLICAS[model])]
     count = plan_stacks(configs, device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()  # the peaks' own tensors are larger than a small stack
     start = time.perf_counter()
     stack = Stack(configs[:count], data, device=device, compile=True)
     torch.cuda.synchronize()

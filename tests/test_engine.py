@@ -13,6 +13,7 @@ from heatbath.datasets import Dataset, epoch_order, epoch_orders, load_dataset
 from heatbath.draws import orbits
 from heatbath.engine import Stack
 from heatbath.models import build_model
+from heatbath.pretrained import find_vgg16_features, load_vgg16_features
 from heatbath.replicas import ReplicaGroup, Split
 from heatbath.stacked_networks import NETWORKS, Dropout, drop_out
 
@@ -247,3 +248,15 @@ def test_dropout_masks_are_fair_and_independent():
     off = products[~torch.eye(6, dtype=torch.bool)]
     assert off.abs().max() < 4.5 / math.sqrt(count)
     assert (rows.mean(1).abs() < 4.5 / math.sqrt(count)).all()
+
+
+@pytest.mark.skipif(find_vgg16_features() is None, reason="VGG16's ImageNet features are not here: set HEATBATH_DATA")
+def test_vgg16_starts_from_imagenet():
+    """Its convolutions are the features, its classifier is that of the seed."""
+    config = RunConfig(model="vgg16", dataset="cifar10", weights="imagenet", seed=3)
+    stack = Stack([config], small_dataset("cifar10"))
+    (state,), features = stack.states(), load_vgg16_features()
+    scratch = dict(zip(NETWORKS["vgg16"].names, NETWORKS["vgg16"].pack(build_model("vgg16", seed=3)), strict=True))
+    for name, tensor in scratch.items():
+        assert torch.equal(state[f"weight.{name}"], features.get(name, tensor)), name
+    assert not torch.equal(scratch["features.0.weight"], features["features.0.weight"])

@@ -61,7 +61,8 @@ class Stack:
         network = NETWORKS[self.configs[0].model]
         # A CPU gains nothing from a batched product, whose bits would depend on the neighbours.
         together = len(self.configs) if network.stacks and self.device.type != "cpu" else 1
-        splits = {name: Split.of(dataset.to(self.device), name, network.stacks) for name in Split.names(dataset)}
+        dataset = dataset.to(self.device)
+        splits = {name: Split.of(dataset, name, network.stacks) for name in Split.names(dataset)}
         self._groups = [
             ReplicaGroup(self.configs[i : i + together], network, splits, self.precision, compiled)
             for i in range(0, len(self.configs), together)
