@@ -13,7 +13,7 @@ import heatbath
 SOURCE = Path(heatbath.__file__).parent
 # From the ground floor up; a module imports only from floors below its own (and the theory from itself).
 FLOORS = [
-    {"laws", "restricted_pickle", "averages", "moments", "welch", "owners", "databases", "machines"},
+    {"laws", "restricted_pickle", "averages", "moments", "welch", "owners", "databases", "machines", "convolutions"},
     {"draws", "data_files", "gradients"},
     {"kernels", "thermostat", "protocols", "downloads", "readings", "statistics"},
     {"theory", "pretrained", "data_catalogue", "isotonic", "panels"},

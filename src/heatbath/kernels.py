@@ -187,6 +187,7 @@ def linear_sgd(
     momentum: Tensor,
     weight_decay: Tensor,
     gains: Sequence[float],
+    copies: Sequence[Tensor] = (),
 ) -> None:
     """Take one step in place on parameters that hold one network in each row.
 
@@ -198,6 +199,7 @@ def linear_sgd(
         momentum: ``mu``.
         weight_decay: what times the parameters is added to the gradients.
         gains: a factor for the gradients of each parameter.
+        copies: of the parameters, in another format, to be kept equal to them.
     """
     for param, raw, velocity, gain in zip(params, grads, velocities, gains, strict=True):
         shape = (-1, *[1] * (param.ndim - 1))
@@ -206,6 +208,8 @@ def linear_sgd(
         new = mu * velocity + a * grad
         param.sub_(b * grad + c * new)
         velocity.copy_(new)
+    for copy, param in zip(copies, params if copies else (), strict=True):
+        copy.copy_(param)
 
 
 def _start_at_rest(buffers: list[Any], grads: list[Tensor]) -> float:

@@ -85,7 +85,13 @@ class ReplicaGroup:
         self._steps, self._batch_size = configs[0].steps_per_epoch, configs[0].batch_size
         with torch.device("meta"):
             shapes = [tensor.shape for tensor in network.pack(MODELS[configs[0].model]())]
-        self._params = [_zeros(len(configs), shape, kept, device).requires_grad_() for shape in shapes]
+        self._params = [_zeros(len(configs), shape, kept, device) for shape in shapes]
+        # What a GPU computes with: in half precision, copies that each step of the parameters renews.
+        self._working, self._copies = self._params, []
+        if kept != self._dtype and device.type != "cpu":
+            self._working = self._copies = [_zeros(len(configs), shape, self._dtype, device) for shape in shapes]
+        for tensor in self._working:
+            tensor.requires_grad_()
         self._velocities = [_zeros(len(configs), shape, kept, device) for shape in shapes]
         self._loss = _compile(_loss) if compiled else _loss
         self._update: Callable[..., None] = _compile(linear_sgd) if compiled else linear_sgd
@@ -150,11 +156,12 @@ class ReplicaGroup:
         rows = self._rows.index_select(1, at)[:, 0]
         weights = self._sample_weights.index_select(0, at)[0]
         dropout = Dropout(*self._dropout, self._taken + at, self._batch_size)
-        loss = self._loss(self._network, self._params, self._data, rows, weights, dropout, self._dtype)
-        grads = torch.autograd.grad(loss, self._params)
+        loss = self._loss(self._network, self._working, self._data, rows, weights, dropout, self._dtype)
+        grads = torch.autograd.grad(loss, self._working)
         coefficients = self._coefficients.index_select(0, at)[0].unbind()
+        knobs = *self._per_row, self._network.gains
         with torch.no_grad():
-            self._update(self._params, grads, self._velocities, coefficients, *self._per_row, self._network.gains)
+            self._update(self._params, grads, self._velocities, coefficients, *knobs, self._copies)
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
@@ -181,6 +188,8 @@ class ReplicaGroup:
                 if together and kind == "velocity":
                     stack = stack * units.view(-1, *[1] * (stack.ndim - 1)).to(stack.dtype)
                 tensor.data.copy_(stack)
+        for copy, param in zip(self._copies, self._params if self._copies else (), strict=True):
+            copy.data.copy_(param)
 
     def states(self) -> list[ReplicaState]:
         """Return copies of their states, on the CPU, without the number of the epoch."""
@@ -210,7 +219,7 @@ class ReplicaGroup:
     def _evaluate(self, split: Split) -> Tensor:
         size = self._evaluation_size
         parts = zip(split.images.split(size), split.labels.split(size), strict=True)
-        sums = [self._sums(self._network, self._params, split.dataset, *part, self._dtype) for part in parts]
+        sums = [self._sums(self._network, self._working, split.dataset, *part, self._dtype) for part in parts]
         return torch.stack(sums).sum(0)
 
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from heatbath.convolutions import convolve
 from heatbath.draws import random_bits
 from heatbath.pretrained import VGG16_LAYOUT, feature_shapes
 
@@ -121,21 +123,16 @@ def _convolutional(params: Sequence[Tensor], images: Tensor, dropout: Dropout | 
     del dropout
     tensors, values = _only(params, images)
     for layer in range(5):
-        values = functional.conv2d(values, tensors[2 * layer], tensors[2 * layer + 1]).relu()
-        if layer in (1, 4):
-            values = functional.max_pool2d(values, 2)
+        values = convolve(values, tensors[2 * layer], tensors[2 * layer + 1], pool=layer in (1, 4))
     return functional.linear(values.flatten(1), tensors[10], tensors[11])[None]
 
 
 def _vgg16(params: Sequence[Tensor], images: Tensor, dropout: Dropout | None) -> Tensor:
     tensors, values = _only(params, images)
     layers = iter(zip(tensors[::2], tensors[1::2], strict=True))
-    for width in VGG16_LAYOUT:
+    for width, after in pairwise(VGG16_LAYOUT):
         if isinstance(width, int):
-            weight, bias = next(layers)
-            values = functional.conv2d(values, weight, bias, padding=1).relu()
-        else:
-            values = functional.max_pool2d(values, 2)
+            values = convolve(values, *next(layers), padding=1, pool=after == "pool")
     values = values.flatten(1)
     for layer in range(2):
         values = functional.linear(values, *next(layers)).relu()
@@ -145,18 +142,9 @@ def _vgg16(params: Sequence[Tensor], images: Tensor, dropout: Dropout | None) ->
 
 
 def _only(params: Sequence[Tensor], images: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The parameters of the only replica, in the arithmetic of its images, and those.
-
-    A GPU's convolutions in half precision want channels in eights: the images and the first weights get zeros.
-    """
+    """The parameters of the only replica, in the arithmetic of its images, and those."""
     images = images.squeeze(0) if images.ndim == 5 else images
-    first, *others = (param.squeeze(0).to(images.dtype) for param in params)  # an index would copy in the backward pass
-    if images.is_cuda and images.dtype == torch.bfloat16:
-        missing = (0, 0, 0, 0, 0, -images.shape[1] % 8)
-        images, first = (
-            functional.pad(part, missing).contiguous(memory_format=torch.channels_last) for part in (images, first)
-        )
-    return [first, *others], images
+    return [param.squeeze(0).to(images.dtype) for param in params], images  # an index would copy in the backward pass
 
 
 def _both(layers: Sequence[str]) -> tuple[str, ...]:
