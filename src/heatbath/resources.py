@@ -40,13 +40,7 @@ def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
         with (
             warnings.catch_warnings(),
-            cudnn.flags(
-                enabled=True,
-                benchmark=True,
-                benchmark_limit=_ALGORITHMS,
-                deterministic=False,
-                allow_tf32=precision != "fp32",
-            ),
+            cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=precision != "fp32"),
         ):
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # the compiler's advice against fp32
             yield
@@ -97,7 +91,6 @@ def cpu_workers(model: str, cores: int) -> tuple[int, int]:
     return max(1, min(cores, available_memory() // _PROCESS_BYTES[model])), 1
 
 
-_ALGORITHMS = 10  # of a convolution, to try before the first is chosen
 _PROCESS_BYTES = {"mlp": 500 * 2**20, "cnn": 1500 * 2**20}
 _SHARED_BYTES = 4 * 2**30  # images, libraries' workspaces, evaluation
 _WEIGHTS = {"mlp": 79_510, "cnn": 418_122, "vgg16": 33_638_218}  # VGG16's are folded
