@@ -118,4 +118,4 @@ def test_half_precision_on_a_gpu(channels, padding, pool):
 
 
 def distance(one, other):
-    return float((one.double() - other).norm() / other.norm())
+    return float((one.detach().double() - other.detach()).norm() / other.detach().norm())
