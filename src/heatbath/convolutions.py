@@ -106,11 +106,10 @@ def convolve(images: Tensor, weight: Tensor, bias: Tensor, *, padding: int = 0, 
         return functional.max_pool2d(values, 2) if pool else values
     if weight.shape[1] <= _FEW:
         images, weight, padding = *patches(images, weight, padding), 0
-    if pool:
-        values = pool_relu(functional.conv2d(images, weight, padding=padding), bias)
-    else:
-        values = _convolve_relu(images, weight, bias, padding)
-    return values
+    if pool and torch.compiler.is_compiling():  # which makes one pass of the many that `pool_relu` is written in
+        return pool_relu(functional.conv2d(images, weight, padding=padding), bias)
+    values = _convolve_relu(images, weight, bias, padding)
+    return functional.max_pool2d(values, 2) if pool else values
 
 
 def pool_relu(values: Tensor, bias: Tensor) -> Tensor:
