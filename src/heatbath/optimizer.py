@@ -6,9 +6,7 @@ with other scalars (see `heatbath.kernels`), so that the draw costs no pass over
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -21,9 +19,10 @@ from torch.optim.optimizer import (
     _use_grad_for_differentiable,
 )
 
-from heatbath.draws import Multipliers, check_integer, uniform
+from heatbath.draws import Multipliers, uniform
+from heatbath.group_settings import adopt_group, check_settings, prepare_group
 from heatbath.kernels import capturable_sgd, random_sgd
-from heatbath.laws import COUPLINGS, Constant, Law, Uniform, parse_law
+from heatbath.laws import COUPLINGS, Constant, Law, Uniform
 
 __all__ = ["RandomSGD"]
 
@@ -107,7 +106,7 @@ class RandomSGD(torch.optim.SGD):
             "coupling": coupling,
             "seed": seed,
         }
-        _check_settings(defaults)
+        check_settings(defaults)
         self._walkers: dict[int, Multipliers] = {}  # the draws at hand for each group: a cache
         # torch.optim.SGD's own __init__ knows nothing of the further settings: the one of Optimizer is next in line.
         Optimizer.__init__(self, params, defaults)
@@ -120,10 +119,10 @@ class RandomSGD(torch.optim.SGD):
         It joins the draws where the other groups are: there is one mini-batch for all.
         """
         if isinstance(param_group, dict):
-            _check_settings({**self.defaults, **param_group})
+            check_settings({**self.defaults, **param_group})
         super().add_param_group(param_group)
         *others, group = self.param_groups
-        _prepare(group, step=max((int(other["step"]) for other in others), default=0))
+        prepare_group(group, step=max((int(other["step"]) for other in others), default=0))
 
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -255,12 +254,12 @@ class RandomSGD(torch.optim.SGD):
         groups = state["param_groups"]
         if "param_groups" in self.__dict__:  # load_state_dict, not a copy or an unpickling
             for index, (ours, theirs) in enumerate(zip(self.param_groups, groups, strict=True)):
-                _adopt(index, ours, theirs)
+                adopt_group(index, ours, theirs)
         super().__setstate__(state)
         self._walkers = {}
         for group in groups:
             group.setdefault("capturable", False)
-            _prepare(group, int(group["step"]))
+            prepare_group(group, int(group["step"]))
             if group["capturable"]:
                 self._unscale_buffers(group)
 
@@ -293,12 +292,12 @@ class RandomSGD(torch.optim.SGD):
         law, counter = group["law"], group["step"]
         walker = self._walkers.get(index)
         if walker is None or walker.law is not law or walker.seed != group["seed"]:
-            _check_settings(group)
-            _prepare(group, int(counter))
+            check_settings(group)
+            prepare_group(group, int(counter))
             law, counter = group["law"], group["step"]
             walker = self._walkers[index] = Multipliers(law, group["seed"])
         if group["coupling"] not in COUPLINGS:
-            _check_settings(group)
+            check_settings(group)
         if group["capturable"] and group["params"]:
             self._unscale_buffers(group)
             return self._draw_on_device(group)
@@ -365,53 +364,3 @@ def _is_capturing(device: torch.device) -> bool:
 
 def _moves_its_unit(group: dict[str, Any]) -> bool:
     return group["nesterov"] and group["coupling"] == "gradient" and type(group["law"]) is not Constant
-
-
-def _prepare(group: dict[str, Any], step: int) -> None:
-    """Make the group's settings what the step expects, ``step`` steps into its draws."""
-    law, seed = parse_law(group["law"]), check_integer("seed", group["seed"])
-    rate = Multipliers(law, seed).at(step - 1) if step and type(law) is not Constant else 1.0
-    group.update(law=law, seed=seed, step=step, rate=rate)
-    for key in ("lr", "momentum", "dampening", "weight_decay"):
-        if not isinstance(group[key], (int, float, Tensor)):
-            group[key] = float(group[key])  # a NumPy number could be saved but not loaded with weights_only
-    group.setdefault("buffer_scale", 1.0)
-
-
-def _adopt(index: int, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Complete a saved group from ours; raise if its draws are not ours."""
-    for key in ("law", "coupling", "seed"):
-        saved = theirs.setdefault(key, ours[key])
-        if (parse_law(saved) if key == "law" else saved) != ours[key]:
-            raise ValueError(
-                f"the state dict has {key}={saved!r} in param_groups[{index}], this optimizer has {key}={ours[key]!r}: "
-                f"they must be equal, or the run would go on with other draws; build the optimizer with the saved {key}"
-            )
-    theirs["step"] = check_integer("step", theirs.get("step", 0), 2**62)
-
-
-def _check_settings(group: dict[str, Any]) -> None:
-    """Raise a ValueError or TypeError that names the setting, its value and what is allowed."""
-    lr = group["lr"]
-    if isinstance(lr, Tensor) and lr.numel() != 1:
-        raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
-    names = {"lr": "learning rate", "momentum": "momentum value", "weight_decay": "weight_decay value"}
-    for key, name in {**names, "dampening": "dampening value"}.items():
-        value = group[key]
-        if isinstance(value, bool) or not isinstance(value, (Real, Tensor)):
-            raise TypeError(f"Invalid {name}: {value!r}; {key} must be a number")
-        number = float(value.detach() if isinstance(value, Tensor) else value)
-        if not math.isfinite(number) or (key in names and number < 0):
-            raise ValueError(f"Invalid {name}: {value}; {key} must be finite" + " and >= 0" * (key in names))
-    if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
-        raise ValueError(
-            "Nesterov momentum requires a momentum and zero dampening; got "
-            f"momentum={group['momentum']}, dampening={group['dampening']}"
-        )
-    if group["coupling"] not in COUPLINGS:
-        raise ValueError(f"coupling must be one of {', '.join(map(repr, COUPLINGS))}, got {group['coupling']!r}")
-    parse_law(group["law"])
-    check_integer("seed", group["seed"])
-    for one, other in (("fused", "foreach"), ("fused", "differentiable"), ("capturable", "differentiable")):
-        if group[one] and group[other]:
-            raise RuntimeError(f"`{one}` and `{other}` cannot be `True` together.")

@@ -10,18 +10,13 @@ sign let ``b' = mu b + G`` be the velocity after a step and ``x' = x - l D`` the
    ``T = l Theta``, where continuous time has ``Theta``. For heavy ball it is the right side of 3 and exact at every
    rate. It also sees the mean gradient: far from a minimum it reads too hot.
 3. From fluctuation and dissipation, ``<x.G> = l <(1 - mu)/2 |D|^2 + w D.b'>``, ``w = mu`` or ``mu^2`` for Nesterov.
-   Their ratio is 1 in a stationary state and nowhere else. A single ``x.G`` is mostly noise, but the relation follows
-   from an identity that telescopes: with ``Q = (1 - mu)/(2 l) |x|^2 - w x.b``, the sum of ``x.G - l (...)`` over
-   any number of steps is ``Q`` before less ``Q`` after. Two readings therefore give the dissipation averaged over all
-   steps between them, and the steps themselves need not be looked at. (In coupling "update" this drops a term of mean
-   zero. If ``l`` changes in between, the mean of ``1/l`` is used: right to first order in the change.)
+   Their ratio is 1 in a stationary state and nowhere else (see `heatbath.equilibrium`).
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
@@ -33,11 +28,10 @@ from torch._compile import _disable_dynamo
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from heatbath.averages import Estimate, ExponentialAverage, ratio_of_means
+from heatbath.averages import Estimate, ExponentialAverage
 from heatbath.dynamics import (
     PAIRS,
     Knobs,
-    Motion,
     check_optimizer,
     describe_motion,
     inner_products,
@@ -45,6 +39,7 @@ from heatbath.dynamics import (
     read_knobs,
     squared_gradient,
 )
+from heatbath.equilibrium import Balance
 from heatbath.gradient_pairs import GradientParts, LossFunction, batch_length, compare_halves, compare_parts
 from heatbath.laws import Law, parse_law
 from heatbath.readings import Reading
@@ -141,9 +136,7 @@ class Thermometer:
             process_group = model.process_group
         self._ranks = process_group
         self._trace, self._squared_gradient, self._squared_velocity = (ExponentialAverage(decay) for _ in range(3))
-        self._sides: deque[tuple[float, float]] = deque(maxlen=window)  # dissipation, fluctuation
-        self._anchor: dict[str, Any] | None = None  # what the last reading saw of |x|^2 and x.b
-        self._stiffness = [[0.0, 0.0] for _ in self._groups]  # sum and number of (1 - mu) / (2 l) since then
+        self._balance = Balance(len(self._groups), window)
         self._source: str | None = None  # of the noise: "parts" of the step's gradient, or "halves" of its batch
         self._size = batch_size
         self._parts: GradientParts | None = None
@@ -168,8 +161,7 @@ class Thermometer:
 
         It is 1 in a stationary state. If the interval leaves 1 out, the run is still on its way.
         """
-        above, below = zip(*self._sides, strict=True) if self._sides else ((), ())
-        return ratio_of_means(above, below, self.confidence)
+        return self._balance.ratio(self.confidence)
 
     @property
     def at_equilibrium(self) -> bool | None:
@@ -222,9 +214,7 @@ class Thermometer:
         return {
             "step": self.step,
             "averages": [average.state_dict() for average in self._averages],
-            "sides": [list(pair) for pair in self._sides],
-            "anchor": self._anchor,
-            "stiffness": [list(pair) for pair in self._stiffness],
+            **self._balance.state_dict(),
             "source": self._source,
             "size": self._size,
             "history": [dict(reading) for reading in self.history],
@@ -239,30 +229,27 @@ class Thermometer:
         saved = len(state_dict["stiffness"])
         if saved != len(self._groups):
             raise ValueError(f"the state dict is of {saved} parameter groups, this optimizer has {len(self._groups)}")
-        self.step, self._anchor, self._source = int(state_dict["step"]), state_dict["anchor"], state_dict["source"]
-        self._size = state_dict["size"]
-        self._stiffness = [list(pair) for pair in state_dict["stiffness"]]
+        self.step, self._source, self._size = int(state_dict["step"]), state_dict["source"], state_dict["size"]
+        self._balance = Balance(saved, self.window)
+        self._balance.load_state_dict(state_dict)
         for average, state in zip(self._averages, state_dict["averages"], strict=True):
             average.load_state_dict(state)
-        self._sides = deque(((above, below) for above, below in state_dict["sides"]), maxlen=self.window)
         self.history = [dict(reading) for reading in state_dict["history"]]
         self._prepare()
 
     @_disable_dynamo
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 (a hook's signature)
         self.step += 1
-        if len(self._groups) != len(self._stiffness):  # a new group makes a new system: begin again
-            self._anchor, self._stiffness = None, [[0.0, 0.0] for _ in self._groups]
-            self._sides.clear()
+        if len(self._groups) != len(self._balance.stiffness):  # a new group makes a new system: begin again
+            self._balance.restart(len(self._groups))
             for average in self._averages:
                 average.clear()
-        for i, total in enumerate(self._stiffness):
-            lr, group = mean_rate(optimizer, i), optimizer.param_groups[i]
+        for i, group in enumerate(optimizer.param_groups):
+            lr = mean_rate(optimizer, i)
             if "lr_factor" in group and self._law is None:
                 raise ValueError("the rate is that of a RandomLR: tell its law, Thermometer(..., law=...)")
             if not isinstance(lr, Tensor) and lr > 0.0:  # a tensor is read at readings alone
-                total[0] += (1.0 - group["momentum"]) / (2.0 * lr)
-                total[1] += 1.0
+                self._balance.note_rate(i, lr, group["momentum"])
         if self._is_due:
             found_inf = getattr(optimizer, "found_inf", None)
             if found_inf is None or not found_inf.item():  # else the fused kernel has taken no step
@@ -292,13 +279,16 @@ class Thermometer:
         if not all(math.isfinite(x) for row in (*products, *noise) for x in row):
             message = f"gradients or weights are not finite at step {self.step}: no reading there"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
-            self._anchor = None
+            self._balance.anchor = None
             return
         if noise:
             self._trace.update([trace for trace, _ in noise])
             self._squared_gradient.update([squared for _, squared in noise])
-        self._follow([describe_motion(knob, row) for knob, row in zip(knobs, products, strict=True)], knobs)
-        self.history.append(self._reading(knobs))
+        motions = [describe_motion(knob, row) for knob, row in zip(knobs, products, strict=True)]
+        self._squared_velocity.update([motion.squared_velocity for motion in motions])
+        dimensions = [sum(p.numel() for p in self._parameters(i) if p.grad is not None) for i in self._groups]
+        self._balance.follow(self.step, dimensions, motions, knobs)
+        self.history.append(self._reading(knobs, dimensions))
         for callback in self._callbacks:
             callback(dict(self.history[-1]))
 
@@ -323,30 +313,8 @@ class Thermometer:
             return [row.tolist() for row in self._halves[0]]
         return []
 
-    def _follow(self, motions: list[Motion], knobs: list[Knobs]) -> None:
-        """Average the velocity, and compare dissipation and fluctuation since the last reading."""
-        self._squared_velocity.update([motion.squared_velocity for motion in motions])
-        dimensions = [sum(p.numel() for p in self._parameters(i) if p.grad is not None) for i in self._groups]
-        positions = [[motion.squared_position, motion.lever] for motion in motions]
-        now = {"step": self.step, "dimensions": dimensions, "positions": positions}
-        then, self._anchor = self._anchor, now
-        stiffness, self._stiffness = self._stiffness, [[0.0, 0.0] for _ in self._groups]
-        if then is None or then["dimensions"] != dimensions or any(knob.lr <= 0.0 for knob in knobs):
-            return
-        released = 0.0  # by how much Q fell
-        for i, knob in enumerate(knobs):
-            total, count = stiffness[i]
-            slope = total / count if count else (1.0 - knob.momentum) / (2.0 * knob.lr)
-            (before, lever_before), (after, lever_after) = then["positions"][i], positions[i]
-            released += slope * (before - after) - (lever_before - lever_after)
-        fluctuation = sum(motion.fluctuation for motion in motions) / sum(dimensions)
-        dissipation = fluctuation + released / (self.step - then["step"]) / sum(dimensions)
-        self._sides.append((dissipation, fluctuation))
-
-    def _reading(self, knobs: list[Knobs]) -> Reading:
-        assert self._anchor is not None
-        dimensions, size = self._anchor["dimensions"], self._size
-        total = sum(dimensions)
+    def _reading(self, knobs: list[Knobs], dimensions: list[int]) -> Reading:
+        size, total = self._size, sum(dimensions)
         shares = [dimension / total for dimension in dimensions]
         kept = 1.0
         if self.dataset_size is not None and self._trace.count:
@@ -361,7 +329,7 @@ class Thermometer:
         squared = sum(self._squared_gradient[i] for i in self._groups)
         trace = sum(self._trace[i] for i in self._groups) if size else math.nan
         ratio = self.equilibrium_ratio
-        sides = [sum(side) / len(self._sides) for side in zip(*self._sides, strict=True)] or [math.nan, math.nan]
+        dissipation, fluctuation = self._balance.means()
         reading: Reading = {
             "step": self.step,
             "lr": sum(share * knob.lr for share, knob in zip(shares, knobs, strict=True)),
@@ -371,8 +339,8 @@ class Thermometer:
             "noise_scale": trace / squared if squared > 0.0 else math.nan,
             "temperature": sum(heats) / total,
             "kinetic_temperature": sum(kinetic) / total,
-            "dissipation": sides[0],
-            "fluctuation": sides[1],
+            "dissipation": dissipation,
+            "fluctuation": fluctuation,
             "equilibrium_ratio": float(ratio),
             "equilibrium_low": ratio.low,
             "equilibrium_high": ratio.high,

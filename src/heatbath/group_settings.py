@@ -1,0 +1,66 @@
+"""The settings in a parameter group of `heatbath.RandomSGD`: which are allowed, and what completes a group.
+
+A group comes from three places: from the user, who may leave settings out or write into them at any time, from a
+state dict of ours, or from one of `torch.optim.SGD`, which knows nothing of draws.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+from torch import Tensor
+
+from heatbath.draws import Multipliers, check_integer
+from heatbath.laws import COUPLINGS, Constant, parse_law
+
+
+def check_settings(group: dict[str, Any]) -> None:
+    """Raise an error that names the setting, its value and what is allowed: ValueError, TypeError or RuntimeError."""
+    lr = group["lr"]
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
+    names = {"lr": "learning rate", "momentum": "momentum value", "weight_decay": "weight_decay value"}
+    for key, name in {**names, "dampening": "dampening value"}.items():
+        value = group[key]
+        if isinstance(value, bool) or not isinstance(value, (Real, Tensor)):
+            raise TypeError(f"Invalid {name}: {value!r}; {key} must be a number")
+        number = float(value.detach() if isinstance(value, Tensor) else value)
+        if not math.isfinite(number) or (key in names and number < 0):
+            raise ValueError(f"Invalid {name}: {value}; {key} must be finite" + " and >= 0" * (key in names))
+    if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+        raise ValueError(
+            "Nesterov momentum requires a momentum and zero dampening; got "
+            f"momentum={group['momentum']}, dampening={group['dampening']}"
+        )
+    if group["coupling"] not in COUPLINGS:
+        raise ValueError(f"coupling must be one of {', '.join(map(repr, COUPLINGS))}, got {group['coupling']!r}")
+    parse_law(group["law"])
+    check_integer("seed", group["seed"])
+    for one, other in (("fused", "foreach"), ("fused", "differentiable"), ("capturable", "differentiable")):
+        if group[one] and group[other]:
+            raise RuntimeError(f"`{one}` and `{other}` cannot be `True` together.")
+
+
+def prepare_group(group: dict[str, Any], step: int) -> None:
+    """Make the group's settings what the step expects, ``step`` steps into its draws."""
+    law, seed = parse_law(group["law"]), check_integer("seed", group["seed"])
+    rate = Multipliers(law, seed).at(step - 1) if step and type(law) is not Constant else 1.0
+    group.update(law=law, seed=seed, step=step, rate=rate)
+    for key in ("lr", "momentum", "dampening", "weight_decay"):
+        if not isinstance(group[key], (int, float, Tensor)):
+            group[key] = float(group[key])  # a NumPy number could be saved but not loaded with weights_only
+    group.setdefault("buffer_scale", 1.0)
+
+
+def adopt_group(index: int, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """Complete a saved group from ours; raise if its draws are not ours."""
+    for key in ("law", "coupling", "seed"):
+        saved = theirs.setdefault(key, ours[key])
+        if (parse_law(saved) if key == "law" else saved) != ours[key]:
+            raise ValueError(
+                f"the state dict has {key}={saved!r} in param_groups[{index}], this optimizer has {key}={ours[key]!r}: "
+                f"they must be equal, or the run would go on with other draws; build the optimizer with the saved {key}"
+            )
+    theirs["step"] = check_integer("step", theirs.get("step", 0), 2**62)

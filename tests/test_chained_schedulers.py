@@ -1,0 +1,117 @@
+"""`RandomLR` and `CosineCycleLR` together with the schedulers of torch: each acts on the rate itself."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+import heatbath as hb
+from scheduled_steps import LAW, effective_rates, make
+
+CHAINED = {
+    "cosine": (lambda o: lr_scheduler.CosineAnnealingLR(o, 10), lambda k: 0.05 * (1 + math.cos(math.pi * k / 10))),
+    "exponential": (lambda o: lr_scheduler.ExponentialLR(o, 0.9), lambda k: 0.1 * 0.9**k),
+    "step": (lambda o: lr_scheduler.StepLR(o, 3, 0.5), lambda k: 0.1 * 0.5 ** (k // 3)),
+    "linear": (lambda o: lr_scheduler.LinearLR(o, 0.2, total_iters=5), lambda k: 0.1 * (0.2 + 0.8 * min(k, 5) / 5)),
+    "cycle": (lambda o: hb.CosineCycleLR(o, 4), lambda k: 0.1 * (1 + math.cos(math.pi * k / 4))),
+    "lambda": (lambda o: lr_scheduler.LambdaLR(o, lambda k: 1 / (1 + k)), lambda k: 0.1 / (1 + k)),
+    "restarts": (
+        lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 4),
+        lambda k: 0.05 * (1 + math.cos(math.pi * (k % 4) / 4)),
+    ),
+}
+SETS_THE_RATE_OUTRIGHT = {"lambda", "restarts"}
+
+
+@pytest.mark.parametrize("name", CHAINED)
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["float", "tensor"])
+@pytest.mark.parametrize("law", [LAW, hb.TwoPoint(1.0)], ids=str)
+@pytest.mark.parametrize("random_first", [False, True])
+def test_multiplies_what_a_chained_scheduler_has_set(name, lr, law, random_first):
+    make_scheduler, closed_form = CHAINED[name]
+    parameter, optimizer = make(lr.clone() if isinstance(lr, torch.Tensor) else lr)
+    builders = [make_scheduler, lambda o: hb.RandomLR(o, law, seed=7)]
+    schedulers = [build(optimizer) for build in (reversed(builders) if random_first else builders)]
+    schedulers.sort(key=lambda scheduler: isinstance(scheduler, hb.RandomLR))
+    rates = effective_rates(parameter, optimizer, schedulers, 9)
+    expected = [closed_form(k) for k in range(9)] * hb.draw(law, 7, 0, 9)
+    if random_first:
+        # The other scheduler was built on a rate already multiplied: it knows no other beginning but its own.
+        expected = expected[1:] if name in SETS_THE_RATE_OUTRIGHT else expected
+        rates = rates[-len(expected) :]
+    np.testing.assert_allclose(rates, expected, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", sorted(set(CHAINED) - SETS_THE_RATE_OUTRIGHT))
+def test_schedulers_of_the_epoch_act_on_the_rate_itself(name):
+    make_scheduler, closed_form = CHAINED[name]
+    parameter, optimizer = make()
+    outer = make_scheduler(optimizer)
+    inner = hb.RandomLR(optimizer, LAW, seed=7)
+    rates = effective_rates(parameter, optimizer, [inner], 24, epoch=4, after_epoch=[outer])
+    expected = [closed_form(k // 4) for k in range(24)] * hb.draw(LAW, 7, 0, 24)
+    np.testing.assert_allclose(rates, expected, rtol=1e-11, atol=1e-15)
+
+
+def test_reduce_on_plateau_reduces_the_rate_itself():
+    parameter, optimizer = make()
+    plateau = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    inner = hb.RandomLR(optimizer, LAW, seed=7)
+    rates = effective_rates(parameter, optimizer, [inner], 12, epoch=4, after_epoch=[plateau])
+    expected = np.repeat([0.1, 0.1, 0.05], 4) * hb.draw(LAW, 7, 0, 12)
+    np.testing.assert_allclose(rates, expected, rtol=1e-12)
+
+
+def test_a_decay_of_the_epoch_survives_draws_of_zero():
+    parameter, optimizer = make()
+    law = hb.TwoPoint(1.0)
+    outer = lr_scheduler.StepLR(optimizer, 1, 0.5)
+    inner = hb.RandomLR(optimizer, law, seed=7)
+    rates = effective_rates(parameter, optimizer, [inner], 24, epoch=4, after_epoch=[outer])
+    np.testing.assert_allclose(rates, 0.1 * 0.5 ** (np.arange(24) // 4) * hb.draw(law, 7, 0, 24), rtol=1e-9, atol=1e-15)
+
+
+def test_one_cycle_and_chained_scheduler():
+    parameter, optimizer = make(momentum=0.0)
+    cycle = lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=30, cycle_momentum=False)
+    both = lr_scheduler.ChainedScheduler([cycle, hb.RandomLR(optimizer, LAW, seed=1)], optimizer)
+    rates = effective_rates(parameter, optimizer, [both], 20)
+    twin, plain = make()
+    reference = lr_scheduler.OneCycleLR(plain, 0.3, total_steps=30, cycle_momentum=False)
+    expected = effective_rates(twin, plain, [reference], 20) * hb.draw(LAW, 1, 0, 20)
+    np.testing.assert_allclose(rates, expected, rtol=1e-11)
+
+
+def test_sequential_after_a_warm_up():
+    parameter, optimizer = make()
+    warmup = lr_scheduler.LinearLR(optimizer, 0.25, total_iters=3)
+    sequence = lr_scheduler.SequentialLR(optimizer, [warmup, hb.RandomLR(optimizer, LAW, seed=1)], [4])
+    rates = effective_rates(parameter, optimizer, [sequence], 12)
+    expected = np.concatenate([[0.025, 0.05, 0.075, 0.1], 0.1 * hb.draw(LAW, 1, 0, 8)])
+    np.testing.assert_allclose(rates, expected, rtol=1e-12)
+
+
+def test_a_second_random_lr_takes_over_from_the_first():
+    parameter, optimizer = make()
+    hb.RandomLR(optimizer, LAW, seed=3)
+    second = hb.RandomLR(optimizer, LAW, seed=4)
+    rates = effective_rates(parameter, optimizer, [second], 6)
+    np.testing.assert_allclose(rates, 0.1 * hb.draw(LAW, 4, 0, 6), rtol=1e-11)
+
+
+def test_cosine_cycle_chains_with_a_decay():
+    parameter, optimizer = make()
+    schedulers = [hb.CosineCycleLR(optimizer, 7), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    rates = effective_rates(parameter, optimizer, schedulers, 6)
+    np.testing.assert_allclose(rates, [0.1 * 0.9**k * (1 + math.cos(math.pi * k / 7)) for k in range(6)], rtol=1e-11)
+
+
+def test_cosine_cycle_after_a_warm_up():
+    parameter, optimizer = make()
+    warmup = lr_scheduler.LinearLR(optimizer, 0.5, total_iters=2)
+    sequence = lr_scheduler.SequentialLR(optimizer, [warmup, hb.CosineCycleLR(optimizer, 4)], [2])
+    rates = effective_rates(parameter, optimizer, [sequence], 8)
+    expected = [0.05, 0.075] + [0.1 * (1 + math.cos(math.pi * k / 4)) for k in range(6)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-11)

@@ -1,0 +1,42 @@
+"""Readings in files and callbacks."""
+
+import csv
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from heatbath.readings import CSVLog, TensorBoardLog
+from heatbath.thermometer import Thermometer
+from thermometer_runs import batch, small_network, step
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_csv_and_tensorboard_and_callbacks(tmp_path):
+    class Writer(list):
+        def add_scalar(self, *scalar):
+            self.append(scalar)
+
+    path, writer, seen = tmp_path / "logs" / "run.csv", Writer(), []
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    thermometer = Thermometer(
+        model, optimizer, interval=2, callback=[CSVLog(path), TensorBoardLog(writer), seen.append]
+    )
+    for k in range(4):
+        step(model, optimizer, thermometer, *batch(k), cross_entropy)
+    assert seen == thermometer.history
+    with path.open("a") as file:
+        file.write("6,0.1,")  # killed in the middle of a row
+    log = CSVLog(path)
+    log(seen[0])
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["2", "4", "2"]
+    assert float(rows[1]["temperature"]) == seen[1]["temperature"]
+    assert rows[0]["equilibrium_ratio"] == ""
+    assert ("heatbath/temperature", seen[1]["temperature"], 4) in writer
+    assert not any(name == "heatbath/equilibrium_ratio" for name, _, k in writer if k == 2)
+    with pytest.raises(ValueError, match="columns"):
+        log({"step": 1, "other": 2.0})
