@@ -72,22 +72,68 @@ def central_moments(
     return Moments(norms, projections, gram)
 
 
-def participation_ratio(squared_trace: float, gram: np.ndarray[Any, Any]) -> float:
-    """``(tr S)^2 / tr S^2`` with the estimate of ``tr S^2`` that no bias of the sample covariance enters.
+def participation_ratio(gram: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """``R = (tr S)^2 / tr S^2`` of the covariance of independent rows of any law, and its standard error.
 
-    For ``n`` independent rows of any law, ``tr S^2`` is estimated without bias (Himeno and Yamada, 2014) by
-    ``(n-1) / (n (n-2) (n-3)) [(n-1)(n-2) tr Z^2 + (tr Z)^2 - n Q]``, where ``Z`` is the sample covariance and
-    ``Q = sum_k |d_k|^4 / (n-1)``. ``gram`` is ``d_j . d_k / (n-1)``, which has the traces of ``Z``.
+    For ``n`` rows with ``a_i = |d_i|^2`` and ``G_ij = d_i . d_j``, both from the same rows so that what is large in one
+    is large in the other, ``R = A / B`` with
+
+        A = T^2 - V,  T = sum_i a_i / (n-1),  V the jackknife's variance of T;
+        B = [sum G_ij^2]_2 - 2 [sum G_ij G_jk]_3 + [sum G_ij G_kl]_4.
+
+    ``[sum ...]_p`` is the mean over all choices of ``p`` distinct rows. ``B`` is the U-statistic of the kernel
+    ``[(y_i - y_j) . (y_k - y_l)]^2 / 4``, not below zero and without bias (Himeno and Yamada, 2014, write it in traces
+    of the sample covariance); the bias of ``A`` is about ``-2 tr S^2 / n^2``. The error is the jackknife's, where
+    ``R_k`` is the ratio without row ``k``:
+
+        error^2 = (n-1) / n sum_k (R_k - mean R_k)^2.
+
+    Args:
+        gram: ``d_j . d_k`` for deviations from their own mean, in any unit.
+
+    Returns:
+        The ratio, at least 1; infinite where ``B`` is zero, NaN for fewer than 4 rows or where none deviates. And its
+        error; NaN for fewer than 5 rows, or where the ratio without one of them is not finite.
     """
-    n = len(gram)
-    if n < 4:
-        return math.nan
-    diagonal = np.diag(gram)
-    bracket = (n - 1) * (n - 2) * np.sum(gram**2) + diagonal.sum() ** 2 - n * (n - 1) * np.sum(diagonal**2)
-    square = float(bracket) * (n - 1) / (n * (n - 2) * (n - 3))
-    if squared_trace == 0.0:
-        return math.nan
-    return max(1.0, squared_trace / square) if square > 0.0 else math.inf
+    n, total = len(gram), float(np.trace(gram))
+    if n < 4 or total <= 0.0:
+        return math.nan, math.nan
+    gram = gram * (n / total)  # of order 1, so that no fourth power of a small gradient underflows
+    norms = np.diag(gram).copy()
+    np.fill_diagonal(gram, 0.0)
+    squared = _squared_trace(n, norms.sum(), np.square(norms).sum())
+    pairs, sums = np.square(gram).sum(axis=1), gram.sum(axis=1)
+    paths = np.square(sums) - pairs  # those with the row in the middle
+    square = _square_trace(n, pairs.sum(), paths.sum(), sums.sum())
+    rounding = 1e-12 * pairs.sum() / (n * (n - 1))  # what is left of terms that cancel
+    if square <= rounding:
+        return math.inf, math.nan
+    ratio = max(1.0, float(squared / square))
+    if n == 4:
+        return ratio, math.nan
+    ends = 2.0 * (gram @ sums - pairs)  # the paths that begin or end with the row
+    remaining = pairs.sum() - 2.0 * pairs, paths.sum() - paths - ends, sums.sum() - 2.0 * sums
+    square_without = _square_trace(n - 1, *remaining)
+    if square_without.min() <= rounding:
+        return ratio, math.nan
+    # Without row k the mean moves by -d_k / (n-1): column k holds |d_i + d_k / (n-1)|^2, and nothing for row k itself.
+    gram *= 2.0 / (n - 1)
+    gram += norms[:, None] + norms / (n - 1) ** 2
+    np.fill_diagonal(gram, 0.0)
+    squared_without = _squared_trace(n - 1, gram.sum(axis=0), np.square(gram).sum(axis=0))
+    return ratio, math.sqrt((n - 1) * float(np.var(squared_without / square_without)))
+
+
+def _squared_trace(n: int, norms: Any, squared_norms: Any) -> Any:
+    """``A`` of `participation_ratio` from ``sum a_i`` and ``sum a_i^2``."""
+    variance = squared_norms / n - (norms / n) ** 2
+    return (norms / (n - 1)) ** 2 - n**2 / ((n - 1) * (n - 2) ** 2) * variance
+
+
+def _square_trace(n: int, pairs: Any, paths: Any, total: Any) -> Any:
+    """``B`` of `participation_ratio` from the sums of ``G_ij^2``, ``G_ij G_jk`` and ``G_ij`` over distinct rows."""
+    disjoint = total**2 - 4.0 * paths - 2.0 * pairs
+    return (pairs + (disjoint / (n - 3) - 2.0 * paths) / (n - 2)) / (n * (n - 1))
 
 
 def squares(matrix: Tensor) -> Tensor:

@@ -73,7 +73,9 @@ class GradientNoise:
     The data are seen as independent draws from a law; ``g`` and ``S1`` belong to that law, and the estimates of
     ``|g|^2``, ``tr S1`` and each layer's trace are unbiased for it (denominators ``n - 1``). If the data are the whole
     training set and that set is all that counts, ``g`` is the mean over it: its square is
-    ``gradient_norm_squared + trace / samples``, and ``S1`` with denominator ``n`` is ``(n - 1) / n`` times this one.
+    ``gradient_norm_squared + trace / samples``, and ``S1`` with denominator ``n`` is ``(n - 1) / n`` times this one;
+    its effective rank is ``spectrum.sum()**2 / (spectrum**2).sum()`` with all rows in the spectrum. That is far below
+    the rank of the law where single samples have directions of their own, as in a network that fits all its images.
 
     Attributes:
         gradient_norm_squared: ``|y_mean|^2 - tr S1 / n``, unbiased for ``|g|^2``; below zero where ``g`` drowns.
@@ -85,9 +87,14 @@ class GradientNoise:
             are not zero by construction. An eigenvalue ``s`` comes out too large by about ``(trace - s) C / K`` for
             ``K`` rows of ``C`` samples, and the small ones too small; `trace` and `effective_rank` have no such bias.
         effective_rank: the participation ratio ``(tr S1)^2 / tr S1^2``, the number of directions that share the noise:
-            1 if it is all in one, the number of parameters if it is isotropic. Numerator and denominator are each free
-            of bias, so that the rank is not bounded by the number of rows; its relative error is ``2 / spectrum_rows``
-            or more. Infinite where the estimate of ``tr S1^2`` is not above zero; NaN for fewer than 4 rows.
+            1 if it is all in one, the number of parameters if it is isotropic. From ``spectrum_rows`` rows, with
+            ``tr S1^2`` by pairs of distinct rows, so that it is not bounded by their number; the equations are those of
+            `heatbath.moments.participation_ratio`. Infinite where no two rows overlap; NaN for fewer than 4 rows.
+        effective_rank_error: its standard error by the jackknife over these rows; it accounts for the draw of the data.
+            NaN for fewer than 5 rows, or where the rank without one of them is not finite. Of laws with a known rank,
+            twice the error on either side covers it in 90 to 99 of 100 draws, heavy tails included. These make the
+            error large: 512 images of mnist5k give the perceptron's rank to 5 % at the start, but to about 30 % after
+            30 epochs, when 20 of 4000 images carry ``tr S1^2``. An estimate as uncertain as that is mostly too large.
         variances: the variance along each direction asked for, see `along`.
         method: "exact" (per-sample gradients) or "two-batch" (gradients of disjoint mini-batches).
         reason: why "auto" did not take the exact method, else empty.
@@ -104,6 +111,7 @@ class GradientNoise:
     layer_traces: dict[str, float]
     spectrum: np.ndarray[Any, np.dtype[np.float64]] = field(repr=False)
     effective_rank: float
+    effective_rank_error: float
     variances: dict[str, float]
     method: Literal["exact", "two-batch"]
     reason: str
@@ -185,8 +193,9 @@ def measure_noise(
         batch_size: ``C`` of method "two-batch"; None makes about 32 batches, fewer if they had less than 8 samples.
         directions: vectors to project the noise on, by name: flat, or tensors in the order of the trainable parameters,
             or a dict by parameter name in which those left out are zero. They are scaled to length 1.
-        spectrum_samples: at most so many rows, drawn at random, enter the spectrum and the effective rank; beyond what
-            fits into memory at once they are computed again.
+        spectrum_samples: at most so many rows, drawn at random, enter the spectrum and the effective rank, whose error
+            falls as their number grows; the time for them grows with its square. Beyond what fits into memory at once
+            they are computed again.
         memory_budget: bytes for gradients and the activations of a chunk, from which the chunk size follows; the
             temporary memory of the kernels comes on top.
         chunk_size: samples at a time in method "exact", in place of what the budget gives; no result depends on it.
@@ -254,6 +263,7 @@ def _estimate(
     error = size * math.sqrt(count / (count - 1) * spread) / (count - 2) if count > 2 else math.nan
     gram = moments.gram - moments.gram.mean(axis=0)
     gram -= gram.mean(axis=1, keepdims=True)
+    rank, rank_error = participation_ratio(gram)
     gram *= size / (len(gram) - 1)
     spectrum = np.linalg.eigvalsh(gram)[::-1][: min(len(gram) - 1, dimension)].clip(min=0.0)
     spectrum.flags.writeable = False
@@ -265,7 +275,8 @@ def _estimate(
         trace_error=error,
         layer_traces={name: float(part) for name, part in zip(names, layers, strict=True)},
         spectrum=spectrum,
-        effective_rank=participation_ratio(trace**2 - error**2, gram),
+        effective_rank=rank,
+        effective_rank_error=rank_error,
         variances={"gradient": math.nan, **found},
         method="exact" if isinstance(rows, SampleGradients) else "two-batch",
         reason=reason,
