@@ -100,6 +100,9 @@ def test_warning_without_a_curvature_supposes_one(capsys):
         ([*PAPER, "--at-lr", "1e-3", "--solve", "lr"], "lr is both given"),
         ([*PAPER, "--curvature", "-1"], "curvature must be positive"),
         ([*PAPER, "--diffusion", "-1"], "diffusion"),
+        (["simulate", "--diffusion", "-1"], "diffusion must be a finite number with diffusion > 0, got -1.0"),
+        (["simulate", "--diffusion", "nan"], "diffusion > 0, got nan"),
+        (["measure", "--samples", "4001", "--epochs", "1"], "samples = 4001 is more than the 4000 training images"),
     ],
 )
 def test_errors_are_one_line(capsys, arguments, words):

@@ -64,6 +64,8 @@ def test_it_writes_a_picture_and_the_numbers(small, tmp_path):
     [
         ({"epochs": 0}, ["epochs", "0"]),
         ({"samples": 0}, ["samples", "0"]),
+        ({"samples": 4001}, ["samples = 4001", "more than the 4000 training images"]),
+        ({"epochs": 10**23}, ["epochs", "2**20"]),
         ({"at_epochs": [3], "epochs": 2}, ["at_epochs", "3", "2"]),
         ({"model": "vgg16"}, ["vgg16", "mnist5k", "cifar10"]),
         ({"model": "resnet"}, ["resnet", "mlp"]),

@@ -150,6 +150,21 @@ def test_a_figure_is_a_row_of_panels_with_one_legend():
         assert len({line.get_color() for line in curves}) == len(PROTOCOLS)
 
 
+def test_the_legend_shows_all_that_a_name_is_drawn_as():
+    """Dash and mark of a name that has both, whichever panel comes last: colour alone must not tell series apart."""
+    curves = tuple(Series(name, (1.0, 2.0), (1.0, 2.0 + k), colour=k) for k, name in enumerate("ab"))
+    points = tuple(Series(name, (name,), (1.0,), style="points", colour=k) for k, name in enumerate("abc"))
+    bars = (Series("d", ("d",), (2.0,), style="bars", colour=3),)
+    for panels in ((curves, points), (points, curves)):
+        figure = FigureData("f", "t", "q", tuple(Panel("p", "x", "y", one) for one in (*panels, bars)))
+        (legend,) = plot_figure(figure).legends
+        keys = {text.get_text(): key for text, key in zip(legend.get_texts(), legend.legend_handles, strict=True)}
+        looks = {name: (key.get_linestyle(), key.get_marker()) for name, key in keys.items() if name != "d"}
+        assert looks == {"a": ("-", "o"), "b": ("--", "s"), "c": ("None", "^")}
+        assert len({str(key.get_color()) for name, key in keys.items() if name != "d"}) == 3
+        assert keys["d"].get_height() > 0.0
+
+
 def test_a_point_between_gaps_is_seen():
     ax = plot_figure(sparse_figure()).axes[0]
     dots = [line.get_xydata().tolist() for line in ax.get_lines() if line.get_marker() == "." and len(line.get_xdata())]

@@ -20,8 +20,8 @@ from figure_data import (
     scatter_figure,
     training_figure,
 )
-from heatbath.panels import to_csv
-from heatbath.report import describe_panel
+from heatbath.panels import FigureData, Panel, Series, to_csv
+from heatbath.report import describe_panel, write_report
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
 
@@ -118,6 +118,22 @@ def test_toggles_hide_a_protocol_in_all_panels_and_work_with_keys(browser, folde
     browser.evaluate("document.querySelectorAll('#figure1 .legend button')[1].focus()")
     browser.key("Enter", "\r")
     assert browser.evaluate(seen) == "01234" * 2
+    assert browser.errors == []
+
+
+def test_the_legend_shows_dash_and_mark_of_what_has_both(browser, tmp_path):
+    curves = tuple(Series(name, (1.0, 2.0), (1.0, 2.0 + k), colour=k) for k, name in enumerate(("a", "b")))
+    points = tuple(Series(name, (name,), (1.0,), style="points", colour=k) for k, name in enumerate(("a", "b", "c")))
+    panels = Panel("curves", "x", "y", curves), Panel("points", "", "y", points)
+    page = write_report([FigureData("both", "t", "q", panels)], tmp_path, about={})
+    browser.open(page, width=1280)
+    shapes = browser.evaluate("""[...document.querySelectorAll("#both .legend svg")].map((key) =>
+      [...key.children].map((shape) => [shape.getAttribute("class"), shape.getAttribute("stroke-dasharray")]))""")
+    assert shapes == [
+        [["curve", "none"], ["mark", None]],
+        [["curve", "7 3"], ["mark", None]],
+        [["mark", None]],
+    ]
     assert browser.errors == []
 
 

@@ -114,9 +114,16 @@ def test_progress_runs_to_the_end():
     [
         ({"landscape": "rosenbrock"}, "one dimension"),
         ({"landscape": "triple-well"}, "unknown landscape"),
-        ({"steps": 0}, "steps must be at least 1"),
-        ({"frames": 1}, "frames must be at least 2"),
-        ({"diffusion": 0.0}, "diffusion.*must be positive"),
+        ({"steps": 0}, "steps must be an integer with 1 <= steps"),
+        ({"steps": 10**23}, r"steps must be an integer with 1 <= steps < 2\*\*24"),
+        ({"trajectories": 2**24}, r"6 <= trajectories < 2\*\*24, got 16777216"),
+        ({"frames": 1}, "frames must be an integer with 2 <= frames"),
+        ({"seed": 2**63}, r"seed must be an integer with 0 <= seed < 2\*\*63"),
+        ({"start": math.nan}, "start must be a finite number or None, got nan"),
+        *(
+            ({"diffusion": value}, f"diffusion must be a finite number with diffusion > 0, got {value}")
+            for value in (-1.0, 0.0, math.nan, math.inf)
+        ),
         ({"cells": (10, 64)}, "too coarse in x"),
         ({"diffusion": 1e-3}, "more than 512 in one direction"),
         ({"landscape": "quadratic:5000"}, "times the largest stable rate"),

@@ -10,7 +10,7 @@ import pytest
 from heatbath.configs import RunConfig, sweep
 from heatbath.owners import Owner
 from heatbath.records import Epoch
-from heatbath.store import Store, Update
+from heatbath.store import Store, Traces, Update
 
 CONFIGS = sweep(RunConfig(epochs=3), seed=range(4))
 RUNS = [config.run for config in CONFIGS]
@@ -77,6 +77,26 @@ def test_a_run_is_found_by_the_start_of_its_name(store):
         store.find("zz")
     with pytest.raises(ValueError, match="4 runs begin with"):
         store.find("")
+
+
+def test_a_run_leaves_traces(store, owner, monkeypatch):
+    """Every step has its time; a state is named while the run goes on and its file is there."""
+    clock = iter(range(2_000, 3_000))
+    monkeypatch.setattr("heatbath.store.time.time", lambda: float(next(clock)))
+    config = CONFIGS[0].with_(seed=9)
+    store.add([config])
+    assert store.traces(config.run) == Traces(2000.0, 2000.0, None)
+    store.claim([config.run], owner)
+    assert store.traces(config.run) == Traces(2000.0, 2001.0, None)
+    store.checkpoints.mkdir()
+    (store.checkpoints / "a.checkpoint").touch()
+    for name, found in (("a.checkpoint", "a.checkpoint"), ("/else/where/a.checkpoint", "a.checkpoint"), ("b", None)):
+        store.save(owner, [Update(config.run, 0, epochs(0, 0, 1), checkpoint=name)])
+        assert store.traces(config.run).checkpoint == found
+    store.save(owner, [Update(config.run, 1, epochs(0, 1, 2), "finished", checkpoint="a.checkpoint")])
+    assert store.traces(config.run) == Traces(2000.0, 2005.0, None)
+    with pytest.raises(ValueError, match="no run nothing in "):
+        store.traces("nothing")
 
 
 def test_a_claimed_run_is_nobody_elses_until_its_owner_is_gone(store, owner):

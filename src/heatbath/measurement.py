@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from heatbath.datasets import Dataset, epoch_order, load_dataset, permutation
+from heatbath.draws import check_integer
 from heatbath.models import build_model
 from heatbath.noise import GradientNoise, measure_noise
 from heatbath.optimizer import RandomSGD
@@ -80,9 +81,8 @@ def measure_training(
         ValueError: a setting is out of range, or the network does not fit the images.
     """
     report = progress or (lambda _fraction, _message: None)
-    for name, value in (("epochs", epochs), ("samples", samples), ("readings", readings)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    for name, value, limit in (("epochs", epochs, 2**20), ("samples", samples, 2**31), ("readings", readings, 2**31)):
+        check_integer(name, value, limit, least=1)
     wanted = sorted({0, epochs // 2, epochs} if at_epochs is None else set(at_epochs))
     if not wanted or wanted[0] < 0 or wanted[-1] > epochs:
         raise ValueError(f"at_epochs must lie between 0 and epochs = {epochs}, got {list(wanted)}")
@@ -93,8 +93,9 @@ def measure_training(
             f"{model} takes images of shape {tuple(network.input_shape)}, those of {dataset} are "
             f"{tuple(data.image_shape)}: mlp and cnn go with mnist5k and mnist, vgg16 with cifar10"
         )
-    if knobs.batch_size > len(data.train_images):
-        raise ValueError(f"batch_size = {knobs.batch_size} is more than the {len(data.train_images)} training images")
+    for name, value in (("batch_size", knobs.batch_size), ("samples", samples)):
+        if value > len(data.train_images):
+            raise ValueError(f"{name} = {value} is more than the {len(data.train_images)} training images")
     optimizer = RandomSGD(
         network.parameters(),
         knobs.lr,
@@ -165,6 +166,7 @@ def describe(measurement: Measurement) -> dict[str, Any]:
             "trace_error": _number(noise.trace_error),
             "noise_scale": _number(noise.noise_scale),
             "effective_rank": _number(noise.effective_rank),
+            "effective_rank_error": _number(noise.effective_rank_error),
             "along_gradient": noise.along(),
             "layer_traces": noise.layer_traces,
             "spectrum": noise.spectrum[:64].tolist(),

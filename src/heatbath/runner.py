@@ -44,7 +44,7 @@ def run(
         configs: the runs; a repeated one is trained once.
         store: the folder for results and checkpoints; by default one that is removed at the end.
         device: "auto" (a GPU, if there is one), "cpu", "cuda" or "cuda:1".
-        data_dir: where to look for the data first.
+        data_dir: where to look for the data first; a folder.
         workers: how many processes, on a CPU; by default as many as is fastest, and this one alone for work of less
             than about 15 seconds, which is over before others have started.
         stack: the most runs in one stack; by default as many as there is memory for.
@@ -53,7 +53,7 @@ def run(
         progress: called after each epoch of a stack, and when there is something to say.
 
     Raises:
-        ValueError: an argument is not allowed, or there is no such device.
+        ValueError: an argument is not allowed, or there is no such device or folder of data.
         OSError: the store cannot be used, the disk is full, or the data is missing. What was finished is safe.
         MemoryError: a single run does not fit.
         KeyboardInterrupt: with a hint how to go on.
@@ -62,11 +62,22 @@ def run(
         raise TypeError("configs must be a list of RunConfigs, even of one")
     asked = list(configs)
     _check_arguments(asked, device, workers, stack, checkpoint_seconds)
+    check_data_dir(data_dir)
     options: dict[str, Any] = {"workers": workers, "stack": stack, "progress": progress}
     if store is None:
         with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
             return _complete(asked, Path(folder), device, data_dir, max(checkpoint_seconds, _THROWN_AWAY), options)
     return _ended(asked, Path(store)) or _complete(asked, Path(store), device, data_dir, checkpoint_seconds, options)
+
+
+def check_data_dir(data_dir: str | os.PathLike[str] | None, name: str = "data_dir") -> None:
+    """Refuse a folder of data that is not there, before anything is done.
+
+    Raises:
+        ValueError: it is not a folder; the message calls it by ``name``.
+    """
+    if data_dir is not None and not Path(data_dir).expanduser().is_dir():
+        raise ValueError(f"{name} {os.fspath(data_dir)} is not a folder")
 
 
 def load(store: str | os.PathLike[str]) -> list[Record]:

@@ -40,6 +40,7 @@ DEFAULT_KNOBS = Thermostat(lr=0.005, batch_size=16, momentum=0.95, law="uniform:
 """With `DEFAULT_DIFFUSION`, a temperature of 0.1: the barrier of `DEFAULT_LANDSCAPE` is twice as high."""
 DEFAULT_DIFFUSION = 24.0
 DEFAULT_LANDSCAPE = "double-well:0.2:2"
+_MOST = 2**24  # steps, frames or trajectories: all of them are kept in memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +104,13 @@ def simulate(
     """
     report = progress or (lambda _fraction, _message: None)
     landscape = parse_landscape(landscape)
-    seed = check_integer("seed", seed)
+    seed = check_integer("seed", seed, 2**63)  # the next one is used too
     for name, value, least in (("steps", steps, 1), ("frames", frames, 2), ("trajectories", trajectories, 6)):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
+        check_integer(name, value, _MOST, least)
+    if not 0.0 < diffusion < math.inf:
+        raise ValueError(f"diffusion must be a finite number with diffusion > 0, got {diffusion!r}")
+    if start is not None and not math.isfinite(start):
+        raise ValueError(f"start must be a finite number or None, got {start!r}")
     if landscape.dimension != 1:
         raise ValueError(f"the density needs a landscape of one dimension, {landscape!r} has {landscape.dimension}")
     # The equation's temperature is to be the thermostat's, whatever coupling, Nesterov and data set size make it.

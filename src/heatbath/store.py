@@ -67,6 +67,21 @@ class Update:
 
 
 @dataclass(frozen=True)
+class Traces:
+    """What a run has left in a store besides its numbers.
+
+    Attributes:
+        added: when it came to the store, in seconds since 1970.
+        updated: when it was last claimed, recorded or merged.
+        checkpoint: the name of the file with its state, if it has not ended and the file is there.
+    """
+
+    added: float
+    updated: float
+    checkpoint: str | None
+
+
+@dataclass(frozen=True)
 class Merged:
     """What a merge did: how many runs were new here, got better, were known already; and which were left alone.
 
@@ -162,6 +177,20 @@ class Store:
             some = f"{len(names)} runs begin with {start}: give more of the name" if names else f"no run {start}"
             raise ValueError(f"{some} in {self.path}")
         return self.records(names)[0]
+
+    def traces(self, run: str) -> Traces:
+        """Return when the run of this full name came here and was last touched, and where its state is.
+
+        Raises:
+            ValueError: there is none.
+        """
+        query = "SELECT created, updated, status, checkpoint FROM runs WHERE run = ?"
+        row = self._read(lambda connection: connection.execute(query, (run,)).fetchone())
+        if row is None:
+            raise ValueError(f"no run {run} in {self.path}")
+        added, updated, status, checkpoint = row
+        name = Path(checkpoint).name if checkpoint and status not in ENDED else ""
+        return Traces(added, updated, name if name and (self.checkpoints / name).is_file() else None)
 
     def statuses(self) -> dict[str, str]:
         """Return what each run's row says: ``"running"`` also where the process is gone."""

@@ -3,8 +3,10 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+from datetime import datetime
 
 import pytest
 
@@ -57,9 +59,11 @@ def test_list(filled):
     status, out, err = filled("runs", "list")
     assert (status, err) == (0, "")
     lines = out.splitlines()
-    expected = [CONFIGS[1].run[:8], "mlp", "mnist5k", "constant", "0.02", "1", "finished", "3/3", "0.6600", "0.6600"]
-    assert lines[3].split() == expected
-    assert lines[7].split()[6:] == ["pending", "1/3", "0.4600", "0.4600"]
+    expected = {"run": CONFIGS[1].run[:8], "model": "mlp", "dataset": "mnist5k", "protocol": "constant", "lr": "0.02"}
+    expected |= {"batch": "256", "mom.": "0.9", "seed": "1", "status": "finished", "epochs": "3/3"}
+    expected |= {"test": "0.6600", "best": "0.6600"}
+    assert dict(zip(lines[0].split(), lines[3].split(), strict=True)) == expected
+    assert lines[7].split()[8:] == ["pending", "1/3", "0.4600", "0.4600"]
     assert lines[-1] == "7 of 7 runs in runs: 1 pending, 5 finished, 1 diverged"
 
 
@@ -95,6 +99,7 @@ def test_show(filled):
     assert facts["precision"] == "fp32 (auto)"
     assert facts["seconds"] == "1.2"
     assert (facts["device"], facts["versions"]) == ("CPU (a)", "torch 2.9")
+    assert "checkpoint" not in facts
     table = {line[:7].strip(): line[7:].split() for line in out.split("\n\n")[1].splitlines()}
     assert table["3"] == ["0.02", "0.29", "0.71", "0.39", "0.66"]
     assert table["final"] == ["0.2900", "0.7100", "0.3900", "0.6600"]
@@ -108,6 +113,29 @@ def test_show_as_json_has_the_curves(filled):
     assert run["curves"]["test_accuracy"] == pytest.approx([0.45, 0.55, 0.65])
     assert run["curves"]["validation_accuracy"] == [0.8, 0.8, 0.8]
     assert "validation split" in filled("runs", "show", DIVERGED.run)[1]
+
+
+def test_show_tells_when_a_run_came_and_where_its_state_is(heatbath, monkeypatch, tmp_path):
+    now = 1_700_000_000
+    monkeypatch.setattr("heatbath.store.time.time", lambda: now)
+    with Store(tmp_path / "runs") as store:
+        store.add([PENDING])
+        owner = Owner(store.owners)
+        now += 100
+        store.claim([PENDING.run], owner)
+        store.save(owner, [Update(PENDING.run, 0, [Epoch(0.02, 0.5, 0.7, 0.6, 0.7)], checkpoint="0123.checkpoint")])
+        store.release(owner)
+        owner.close()
+    (tmp_path / "runs" / "checkpoints").mkdir(exist_ok=True)
+    (tmp_path / "runs" / "checkpoints" / "0123.checkpoint").touch()
+    out = heatbath("runs", "show", PENDING.run)[1]
+    facts = dict(line.split(None, 1) for line in out.split("\n\n")[0].splitlines())
+    known = json.loads(heatbath("runs", "show", PENDING.run, "--json")[1])
+    for told in (facts, known):
+        times = [datetime.fromisoformat(told[name]).timestamp() for name in ("added", "updated")]
+        assert times == [1_700_000_000, 1_700_000_100]
+        assert told["checkpoint"] == "0123.checkpoint"
+    assert re.fullmatch(r"2023-11-1\d \d\d:\d\d:20[+-]\d\d:\d\d", facts["added"])
 
 
 def test_resume_trains_what_is_left(filled, tmp_path):
@@ -208,9 +236,32 @@ def test_a_locale_without_our_signs_is_no_error(filled, tmp_path):
 def test_a_narrow_terminal_gets_row_after_row(filled, monkeypatch):
     monkeypatch.setattr(screens, "terminal_width", lambda: 40)
     out = filled("runs", "list", "--protocol", "constant")[1]
-    assert "protocol    constant\n" in out
-    assert "final test  0.6500\n" in out
+    assert "protocol  constant\n" in out
+    assert "test      0.6500\n" in out
+    assert "mom.      0.9\n" in out
     assert max(map(len, out.splitlines()[:-1])) <= 40
-    monkeypatch.setattr(screens, "terminal_width", lambda: 70)
-    heading = filled("runs", "list")[1].splitlines()[0]
-    assert heading.endswith("epochs")  # the accuracies, which are the widest, are left out
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (100, set()),
+        (98, {"mom."}),
+        (86, {"mom.", "batch"}),
+        (80, {"mom.", "batch", "best"}),
+        (70, {"mom.", "batch", "best", "test"}),
+    ],
+)
+def test_a_table_leaves_out_what_there_is_no_room_for(heatbath, monkeypatch, tmp_path, width, left_out):
+    config = RunConfig(model="vgg16", dataset="cifar10", protocol="cyclic:30", lr=0.02 / 3, epochs=180, seed=19)
+    with Store(tmp_path / "runs") as store:
+        store.add([config])
+        owner = Owner(store.owners)
+        store.claim([config.run], owner)
+        store.save(owner, [Update(config.run, 0, [Epoch(0.01, 0.5, 0.7, 0.6, 0.7)] * 180, "finished")])
+        owner.close()
+    monkeypatch.setattr(screens, "terminal_width", lambda: width)
+    lines = heatbath("runs", "list")[1].splitlines()
+    assert set(runs._HEADINGS) - set(lines[0].split()) == left_out
+    assert max(map(len, lines)) <= width
+    assert len(lines) == 2 + 1 + 2

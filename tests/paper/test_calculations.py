@@ -7,13 +7,13 @@ import pytest
 from heatbath.paper import EXPERIMENTS, Calculation, theory_checks
 
 
-def readings(temperature, ratio):
+def readings(temperature, ratio, motion):
     return {
         "readings": [
             {
                 "step": 10 * k,
                 "temperature": temperature * (1 + 0.01 * k),
-                "kinetic_temperature": None if k == 0 else 2 * temperature,
+                "kinetic_temperature": None if k == 0 else motion * temperature,
                 "equilibrium_ratio": None if k < 2 else ratio + 0.001 * k,
                 "equilibrium_low": None if k < 2 else ratio - 0.1,
                 "equilibrium_high": None if k < 2 else ratio + 0.1,
@@ -23,24 +23,32 @@ def readings(temperature, ratio):
     }
 
 
-def measured(ratio, hotter):
+def measured(ratio, hotter, motion=1.0):
     found = {}
     for calculation in EXPERIMENTS["temperature"].calculations("laptop"):
         kind, seed = calculation.label.split(", seed ")
         factor = hotter if kind == "random" else 1.0
-        found[calculation.name] = readings(1e-7 * factor * (1 + 0.01 * int(seed)), ratio + 0.002 * int(seed))
+        found[calculation.name] = readings(
+            1e-7 * factor * (1 + 0.01 * int(seed)), ratio + 0.002 * int(seed), motion + 0.002 * int(seed)
+        )
     return found
 
 
 @pytest.mark.parametrize(("ratio", "outcome"), [(1.0, "confirmed"), (-9.0, "contradicted")])
 def test_equilibrium_is_judged_by_the_ratio(ratio, outcome):
     figure = EXPERIMENTS["temperature"].figure({}, "laptop", None, measured(ratio, 4 / 3))
-    assert [verdict.outcome for verdict in figure.verdicts] == [outcome] * 3 + ["confirmed"]
+    assert [verdict.outcome for verdict in figure.verdicts[3:]] == [outcome] * 3 + ["confirmed"]
     noise, kinetic, equilibrium = figure.panels
     assert [len(series.x) for series in noise.series] == [8, 8, 8]
     assert [len(series.x) for series in kinetic.series] == [7, 7, 7]
     assert [len(series.x) for series in equilibrium.series] == [6, 6, 6, 2]
     assert figure.missing == ()
+
+
+@pytest.mark.parametrize(("motion", "outcome"), [(1.05, "confirmed"), (2.0, "contradicted")])
+def test_two_thermometers_are_compared(motion, outcome):
+    figure = EXPERIMENTS["temperature"].figure({}, "laptop", None, measured(1.0, 4 / 3, motion))
+    assert [verdict.outcome for verdict in figure.verdicts[:3]] == [outcome] * 3
 
 
 @pytest.mark.parametrize("name", ["temperature", "theory"])

@@ -3,8 +3,8 @@ import pytest
 from scipy import stats
 from synthetic_records import make_record, make_records
 
-from heatbath.paper.claims import Above, Every, Near, Not, all_equal
-from heatbath.paper.groups import FINAL_TEST, Found, perceptron, protocol_groups
+from heatbath.paper.claims import LOSS_MARGIN, Above, EqualToFactor, Every, Factor, Near, Not, all_equal
+from heatbath.paper.groups import FINAL_TEST, TAIL_LOSS, Found, perceptron, protocol_groups
 from heatbath.statistics import Claim, judge
 
 RANDOM = np.random.default_rng(5)
@@ -49,6 +49,54 @@ def test_all_equal_looks_at_every_pair():
     (verdict,) = judge([all_equal(found, "alike", groups, FINAL_TEST, 0.01)])
     assert verdict.outcome == "contradicted"
     assert "constant against cyclic:6" in verdict.detail
+
+
+LOSSES, HIGHER = (np.exp(RANDOM.normal(mean, 0.02, 8)) for mean in (-6.4, -5.95))
+
+
+@pytest.mark.parametrize(
+    ("factor", "outcome"), [(1.105, "contradicted"), (1.7, "confirmed"), (float(np.exp(0.45)), "undecided")]
+)
+def test_a_factor_is_tested_on_logarithms_and_told_as_a_ratio(factor, outcome):
+    claim = EqualToFactor("same loss", HIGHER, LOSSES, Factor(factor))
+    found, plain = (
+        one.weigh(0.05, 0.9) for one in (claim, equal(np.log(HIGHER), np.log(LOSSES), float(np.log(factor))))
+    )
+    assert (found.p_if_false, found.p_if_true) == pytest.approx((plain.p_if_false, plain.p_if_true), rel=1e-9)
+    assert found.seeds_needed == plain.seeds_needed
+    ends = (found.interval.estimate, found.interval.low, found.interval.high)
+    assert np.log(ends) == pytest.approx((plain.interval.estimate, plain.interval.low, plain.interval.high), rel=1e-9)
+    (verdict,) = judge([claim])
+    assert verdict.outcome == outcome
+    first, second = (stats.gmean(values) for values in (HIGHER, LOSSES))
+    start = f"{first:.4g} (n = 8) against {second:.4g} (n = 8), ratio {first / second:.3f} (90 %: "
+    assert verdict.detail.startswith(start)
+    assert f"); margin a factor {factor:.4g}, p = " in verdict.detail
+    assert verdict.margin == factor
+
+
+def test_a_ratio_of_one_seed_or_of_no_number_decides_nothing():
+    (one,) = judge([EqualToFactor("same loss", HIGHER[:1], LOSSES, LOSS_MARGIN)])
+    assert one.outcome == "undecided"
+    assert "(90 %: unbounded): one seed does not tell the spread; margin a factor 1.105" in one.detail
+    (none,) = judge([EqualToFactor("same loss", [*HIGHER, np.nan], LOSSES, LOSS_MARGIN)])
+    assert none.detail.startswith("no number in 1 of 17 values")
+    (wild,) = judge([EqualToFactor("same loss", [1e-30, 1e30], [1e30, 1e-30], LOSS_MARGIN)], level=0.9999)
+    assert (wild.outcome, wild.interval.high) == ("undecided", np.inf)
+
+
+def test_losses_of_runs_are_compared_by_their_ratio():
+    groups = protocol_groups(perceptron("smoke"), 6, protocols=("constant", "random"))
+    levels = dict(zip((group.label for group in groups), (0.9, 0.8), strict=True))
+    records = {}
+    for group in groups:
+        records |= make_records(group.configs, accuracy=levels[group.label])
+    found = Found("smoke", tuple(groups), records)
+    losses = [stats.gmean([TAIL_LOSS.of(record) for record in found.runs(group)]) for group in groups]
+    (verdict,) = judge([all_equal(found, "alike", groups, TAIL_LOSS, LOSS_MARGIN)])
+    assert verdict.outcome == "contradicted"
+    assert verdict.interval.estimate == pytest.approx(losses[0] / losses[1], rel=1e-9)
+    assert f"{losses[0]:.4g} (n = 6) against {losses[1]:.4g} (n = 6), ratio 0." in verdict.detail
 
 
 def test_diverged_runs_leave_a_claim_open():

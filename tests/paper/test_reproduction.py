@@ -51,6 +51,31 @@ def test_a_calculation_is_done_once(counted, tmp_path):
     assert again.figures == first.figures
 
 
+def test_the_progress_is_filled_by_what_there_is_to_do(counted, tmp_path, monkeypatch):
+    """Calculations alone go from 0 to the drawing; after a training they have the rest; what is there takes no part."""
+    places = {"store": tmp_path / "store", "out": tmp_path / "out", "device": "cpu", "workers": 1}
+
+    def tell(names):
+        told = []
+        reproduce(names, "smoke", **places, progress=lambda fraction, what: told.append((fraction, what)))
+        return told
+
+    halves = [(0.0, "double"), (0.2375, "double"), (0.475, "triple"), (0.7125, "triple")]
+    assert tell(["counted"])[:4] == [(pytest.approx(fraction), what) for fraction, what in halves]
+    name = EXPERIMENTS["counted"].calculations("smoke")[1].name
+    path = tmp_path / "store" / "calculations" / f"{name}.json"
+    path.unlink()
+    assert tell(["counted"])[:2] == [(0.0, "triple"), (pytest.approx(0.475), "triple")]
+    path.unlink()
+    told = tell(["counted", "coupling"])
+    training = [fraction for fraction, what in told if what.startswith("training")]
+    assert max(training) == pytest.approx(0.85)
+    assert [fraction for fraction, what in told if what == "triple"] == pytest.approx([0.85, 0.9])
+    assert tell(["counted", "coupling"]) == [(0.95, "drawing"), (1.0, "done")]
+    (tmp_path / "store" / "heatbath.sqlite").unlink()
+    assert max(fraction for fraction, what in tell(["coupling"]) if what.startswith("training")) == pytest.approx(0.95)
+
+
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"settings": {"x": 22}, "result": {}}', '{"settings": {"x": 21}}'])
 def test_a_damaged_or_foreign_result_is_computed_again(counted, tmp_path, damage):
     places = {"store": tmp_path / "store", "out": tmp_path / "out", "device": "cpu"}
@@ -113,6 +138,7 @@ def test_what_a_small_scale_lacks_is_said(tmp_path):
         ({"scale": "huge"}, "unknown scale 'huge': choose one of smoke, laptop, paper"),
         ({"seeds": 0}, "seeds must be"),
         ({"names": ["figur1"]}, "did you mean figure1"),
+        ({"data_dir": "no/such/folder"}, "data_dir no/such/folder is not a folder"),
     ],
 )
 def test_bad_arguments_are_told_at_once(arguments, message, tmp_path):

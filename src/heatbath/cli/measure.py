@@ -80,7 +80,9 @@ def measure_network(
             (
                 *(str(epoch), f"{found.accuracies[epoch]:.4f}", f"{noise.gradient_norm_squared:.3g}"),
                 f"{noise.trace:.4g} ± {noise.trace_error:.1g}",
-                *(f"{noise.noise_scale:.4g}", f"{noise.effective_rank:.3g}", f"{along:.3g}"),
+                f"{noise.noise_scale:.4g}",
+                f"{noise.effective_rank:.3g} ± {noise.effective_rank_error:.1g}",
+                f"{along:.3g}",
                 f"{100 * noise.covariance_trace(knobs.law, knobs.batch_size).dropped_fraction:.2g} %",
             )
         )

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,8 @@ from heatbath.store import Store
 
 _SHORTEST = 8  # digits of a run's name in a table
 _EPOCHS_SHOWN = 5
+# Of the list; short, so that a run and its numbers stand within 100 columns.
+_HEADINGS = ("run", "model", "dataset", "protocol", "lr", "batch", "mom.", "seed", "status", "epochs", "test", "best")
 _EXPORTS = (".csv", ".parquet", ".jsonl", ".jsonl.gz")
 
 app = typer.Typer(
@@ -68,7 +71,7 @@ def list_runs(
     store: ExistingStore = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object for each run.")] = False,
 ) -> None:
-    """List runs, in the order in which they came to the store."""
+    """List runs, in the order in which they came to the store, with their final (test) and best test accuracy."""
     chosen = _chosen(model, dataset, protocol, status)
     with _open(store) as results:
         records, names = results.records(**chosen), list(results.statuses())
@@ -82,14 +85,14 @@ def list_runs(
     rows = [
         (
             *(record.run[:digits], record.config.model, record.config.dataset, str(record.config.protocol)),
-            *(f"{record.config.lr:g}", str(record.config.seed), record.status),
+            *(f"{record.config.lr:.4g}", str(record.config.batch_size), f"{record.config.momentum:g}"),
+            *(str(record.config.seed), record.status),
             f"{len(record.epochs)}/{record.config.epochs}",
             *(_number(record.final("test_accuracy")), _number(record.best("test_accuracy"))),
         )
         for record in records
     ]
-    headings = ("run", "model", "dataset", "protocol", "lr", "seed", "status", "epochs", "final test", "best test")
-    print_table(headings, rows, left=4, spare=2)
+    print_table(_HEADINGS, rows, left=4, spare=("mom.", "batch", "best", "test"))
     counts = Counter(record.status for record in records)
     told = ", ".join(f"{counts[name]} {name}" for name in STATUSES if counts[name])
     console().print(f"\n{len(records)} of {len(names)} runs in {store}: {told}")
@@ -106,8 +109,11 @@ def show_run(
     """Show all that is known of one run."""
     with _open(store) as results:
         record = results.find(run.strip().lower())
+        traces = results.traces(record.run)
+    times = {name: _time(getattr(traces, name)) for name in ("added", "updated")}
     if as_json:
         words = {name: getattr(record, name) for name in ("device", "versions", "seconds", "precision")}
+        words |= {**times, "checkpoint": traces.checkpoint}
         curves = {name: record.curve(name) for name in EPOCH_FIELDS}
         write(json.dumps({**record.summary(), **words, "curves": curves}, indent=2))
         return
@@ -120,6 +126,8 @@ def show_run(
         "device": record.device,
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
         "seconds": f"{record.seconds:.1f}" if record.epochs else "",
+        **times,
+        "checkpoint": traces.checkpoint or "",
         **{name.replace("_", " "): str(value) for name, value in config.items()},
     }
     screen, indent = console(), max(map(len, facts)) + 2
@@ -297,6 +305,11 @@ def _print_csv(results: Store, chosen: dict[str, Any]) -> None:
         results.export_csv(Path(folder) / "runs.csv", **chosen)
         with open(Path(folder) / "runs.csv", encoding="utf-8", newline="") as table:
             write(table.read().rstrip("\n"))
+
+
+def _time(seconds: float) -> str:
+    """A time of the store, where the reader is."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
 
 
 def _number(value: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.cells import cell_len
@@ -40,26 +40,29 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, spare: int = 0) -> None:
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, spare: Sequence[str] = ()
+) -> None:
     """Print a table that fits the terminal.
 
     Args:
         headings: of the columns.
         rows: a text for each column.
         left: how many columns, from the first, are aligned to the left.
-        spare: how many, from the last, may be left out where there is no room; a terminal that is too narrow even so
-            gets row after row, with a line for each column.
+        spare: headings of columns that may be left out where there is no room, the first of them first; a terminal
+            that is too narrow even so gets row after row, with a line for each column.
     """
-    widths = [max(cell_len(row[column]) for row in (headings, *rows)) for column in range(len(headings))]
-    screen, room, shown = console(), terminal_width(), len(headings)
-    while room is not None and shown > len(headings) - spare and _table_width(widths[:shown]) > room:
-        shown -= 1
-    if room is not None and _table_width(widths[:shown]) > room:
+    widths = {column: max(cell_len(row[column]) for row in (headings, *rows)) for column in range(len(headings))}
+    screen, room = console(), terminal_width()
+    for heading in spare:
+        if room is not None and _table_width(widths) > room:
+            del widths[headings.index(heading)]
+    if room is not None and _table_width(widths) > room:
         _print_stacked(screen, headings, rows)
         return
-    lines = [_line(row, widths[:shown], left) for row in (headings, *rows)]
+    lines = [_line(row, widths, left) for row in (headings, *rows)]
     screen.print(Text(lines[0], "bold"))
-    screen.print(("─" if screen.encoding.startswith("utf") else "-") * _table_width(widths[:shown]))
+    screen.print(("─" if screen.encoding.startswith("utf") else "-") * _table_width(widths))
     for line in lines[1:]:
         screen.print(line)
 
@@ -84,19 +87,18 @@ def check_folder(path: Path, option: str) -> None:
 
 def check_data_dir(data_dir: Path | None) -> None:
     """Refuse a folder of data that is not there."""
-    if data_dir is not None and not data_dir.is_dir():
-        raise ValueError(f"--data-dir {data_dir} is not a folder")
+    from heatbath import runner
+
+    runner.check_data_dir(data_dir, "--data-dir")
 
 
-def _table_width(widths: Sequence[int]) -> int:
-    return sum(widths) + 2 * (len(widths) - 1)
+def _table_width(widths: Mapping[int, int]) -> int:
+    return sum(widths.values()) + 2 * (len(widths) - 1)
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
-    gaps = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=False)]
-    aligned = (
-        cell + gap if column < left else gap + cell for column, (cell, gap) in enumerate(zip(cells, gaps, strict=False))
-    )
+def _line(cells: Sequence[str], widths: Mapping[int, int], left: int) -> str:
+    gaps = {column: " " * (width - cell_len(cells[column])) for column, width in widths.items()}
+    aligned = (cells[column] + gap if column < left else gap + cells[column] for column, gap in gaps.items())
     return "  ".join(aligned).rstrip()
 
 

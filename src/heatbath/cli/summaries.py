@@ -34,7 +34,7 @@ def print_groups(records: Sequence[Record]) -> None:
     for config, members, finished in zip(first, groups.values(), ended.values(), strict=True):
         numbers = [mean_and_interval([value(record) for record in finished]) for _, value in _COLUMNS]
         rows.append([*(_value(config, name) for name in names), _count(members), *numbers])
-    print_table(headings, rows, spare=3)
+    print_table(headings, rows, spare=[title for title, _ in reversed(_COLUMNS[2:])])
     if any(len(members) > 1 for members in ended.values()):
         console().print(f"\nMeans over seeds{', ± half the 95 % interval' if has_intervals() else _NO_INTERVALS}.")
 

@@ -8,9 +8,9 @@ from heatbath.paper.claims import LOSS_MARGIN, accuracy_margin, equal, greater
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.figure1 import remark_on_scale
 from heatbath.paper.groups import (
-    LOG_LOSS,
     ROUGHNESS,
     SEEDS,
+    TAIL_LOSS,
     TAIL_TEST,
     Found,
     Group,
@@ -36,10 +36,10 @@ def _draw(found: Found) -> Drawing:
         ),
         equal(
             found,
-            "Both couplings reach the same training loss, by its logarithm",
+            "Both couplings reach the same training loss",
             gradient,
             update,
-            LOG_LOSS,
+            TAIL_LOSS,
             LOSS_MARGIN,
         ),
         greater(found, "A draw on the gradient shakes the loss more than no draw", gradient, constant, ROUGHNESS),

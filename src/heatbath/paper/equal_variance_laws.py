@@ -9,7 +9,7 @@ from heatbath.laws import Arcsine, Law, LogNormal, TwoPoint, Uniform
 from heatbath.paper.claims import LOSS_MARGIN, accuracy_margin, all_equal
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.figure1 import remark_on_scale
-from heatbath.paper.groups import LOG_LOSS, RANDOM, SEEDS, SPARE, TAIL_TEST, Found, Group, Scale, perceptron
+from heatbath.paper.groups import RANDOM, SEEDS, SPARE, TAIL_LOSS, TAIL_TEST, Found, Group, Scale, perceptron
 from heatbath.paper.pictures import curve_panel, group_panel
 from heatbath.statistics import judge
 
@@ -35,10 +35,10 @@ def _groups(scale: Scale) -> Sequence[Group]:
 def _draw(found: Found) -> Drawing:
     groups = found.groups
     accuracy = "Laws of equal variance reach the same test accuracy"
-    loss = "Laws of equal variance reach the same training loss, by its logarithm"
+    loss = "Laws of equal variance reach the same training loss"
     claims = [
         all_equal(found, accuracy, groups, TAIL_TEST, accuracy_margin(groups[0])),
-        all_equal(found, loss, groups, LOG_LOSS, LOSS_MARGIN),
+        all_equal(found, loss, groups, TAIL_LOSS, LOSS_MARGIN),
     ]
     panels = [
         curve_panel(found, groups, "train_loss", log=True),

@@ -8,8 +8,8 @@ from heatbath.paper.claims import LOSS_MARGIN, accuracy_margin, equal
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.figure1 import remark_on_scale
 from heatbath.paper.groups import (
-    LOG_LOSS,
     SEEDS,
+    TAIL_LOSS,
     TAIL_TEST,
     Found,
     Group,
@@ -47,9 +47,7 @@ def _draw(found: Found) -> Drawing:
             random, constant = (found.group(label, part) for label in labels)
             same = f"{part}: random and constant {pair} reach the same"
             claims.append(equal(found, f"{same} test accuracy", random, constant, TAIL_TEST, accuracy_margin(random)))
-            claims.append(
-                equal(found, f"{same} training loss, by its logarithm", random, constant, LOG_LOSS, LOSS_MARGIN)
-            )
+            claims.append(equal(found, f"{same} training loss", random, constant, TAIL_LOSS, LOSS_MARGIN))
     return Drawing(panels, judge(claims))
 
 

@@ -8,8 +8,8 @@ from heatbath.paper.claims import LOSS_MARGIN, accuracy_margin, all_equal
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.groups import (
     GENERALISATION_ERROR,
-    LOG_LOSS,
     SEEDS,
+    TAIL_LOSS,
     TAIL_TEST,
     TAIL_TRAIN,
     Found,
@@ -35,11 +35,11 @@ def draw_protocols(found: Found) -> Drawing:
     """Return the curves of the five protocols and the claims that all reach the same levels."""
     groups = found.groups
     accuracy = accuracy_margin(groups[0])
-    quantities = [(LOG_LOSS, LOSS_MARGIN), (TAIL_TRAIN, accuracy), (TAIL_TEST, accuracy)]
+    quantities = [(TAIL_LOSS, LOSS_MARGIN), (TAIL_TRAIN, accuracy), (TAIL_TEST, accuracy)]
     claims = [
         all_equal(found, f"All five protocols reach the same {name}", groups, quantity, margin)
         for name, (quantity, margin) in zip(
-            ("training loss, by its logarithm", "train accuracy", "test accuracy"), quantities, strict=True
+            ("training loss", "train accuracy", "test accuracy"), quantities, strict=True
         )
     ]
     same_gap = "The protocols regularise alike: their generalisation error is the same"

@@ -230,11 +230,10 @@ FINAL_TEST = Quantity("final test accuracy", lambda r: float(r.final("test_accur
 BEST_TEST = Quantity("best test accuracy", lambda r: float(r.best("test_accuracy") or 0.0), "test accuracy", "best")
 TAIL_TEST = Quantity("late test accuracy", _tail_mean("test_accuracy"), "test accuracy", "mean of the last 20 epochs")
 TAIL_TRAIN = Quantity("late train accuracy", _tail_mean("train_accuracy"), "train accuracy", TAIL_TEST.title)
-TAIL_LOSS = Quantity("late training loss", _tail_mean("train_loss"), "train loss", TAIL_TEST.title)
-LOG_LOSS = Quantity(  # losses of different networks lie decades apart: what counts is their ratio
-    "logarithm of the late training loss",
-    lambda record: math.log(max(_tail_mean("train_loss")(record), 1e-30)),
-    "log train loss",
+TAIL_LOSS = Quantity(  # above 0, as losses are compared by their ratio
+    "late training loss",
+    lambda record: max(_tail_mean("train_loss")(record), 1e-30),
+    "train loss",
     TAIL_TEST.title,
 )
 MEAN_TEST = Quantity(

@@ -20,11 +20,11 @@ from heatbath.paper.experiments import Calculation, Experiment, Progress
 from heatbath.records import ENDED, Record
 from heatbath.statistics import Verdict
 
-_TRAINED, _COMPUTED = 0.85, 0.95  # fractions of the progress when the runs and the calculations are done
+_TRAINED, _COMPUTED = 0.85, 0.95  # the progress when calculations and when only the drawing are left
 _CHECKPOINT_SECONDS = 20.0  # what an interrupt may cost; more often would slow small runs down
 _TESTS = (
-    "Welch's t between runs of different seeds, taken as independent; two one-sided tests for equality; the claims of "
-    "a figure are a family, in which the chance of any wrong verdict is at most 5 %"
+    "Welch's t between runs of different seeds, taken as independent, of losses by their logarithms; two one-sided "
+    "tests for equality; the claims of a figure are a family, in which the chance of any wrong verdict is at most 5 %"
 )
 
 
@@ -83,14 +83,15 @@ def reproduce(
         say: called with what the runner has to say, and whether that is ``routine``.
 
     Raises:
-        ValueError: a name or the scale is unknown, a named experiment does not exist at the scale, or data is missing;
-            nothing has been trained then.
+        ValueError: a name or the scale is unknown, a named experiment does not exist at the scale, or data or its
+            folder is missing; nothing has been trained then.
         OSError: a folder cannot be written.
     """
     from heatbath import runner
     from heatbath.store import Store
 
     start = time.monotonic()
+    runner.check_data_dir(data_dir)
     tell = progress or (lambda _fraction, _message: None)
     if scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
@@ -104,11 +105,15 @@ def reproduce(
     if train:
         open_ = [config for config in configs if config.run not in known or known[config.run].status not in ENDED]
         check_data(open_, data_dir)
+        results = cached_results(calculations, folder)
+        left = [calculation for calculation in calculations if calculation.name not in results]
+        trained_at = 0.0 if not open_ else _TRAINED if left else _COMPUTED
         if open_:
-            options: dict[str, Any] = {"data_dir": data_dir, "workers": workers, "progress": _training(tell, say)}
+            follow = _training(_part(tell, 0.0, trained_at), say)
+            options: dict[str, Any] = {"data_dir": data_dir, "workers": workers, "progress": follow}
             trained = runner.run(configs, folder, device, checkpoint_seconds=_CHECKPOINT_SECONDS, **options)
             known |= {record.run: record for record in trained}
-        results = _compute(calculations, folder, device, data_dir, tell)
+        results |= _compute(left, folder, device, data_dir, _part(tell, trained_at, _COMPUTED))
     else:
         results = cached_results(calculations, folder)
     tell(_COMPUTED, "drawing")
@@ -181,8 +186,13 @@ def _choose(names: Sequence[str], scale: Scale) -> tuple[list[Experiment], list[
     return [experiment for experiment in chosen if experiment.name not in absent], absent
 
 
+def _part(tell: Progress, start: float, end: float) -> Progress:
+    """What a part of the work is to call: its own progress, from 0 to 1, takes ours from start to end."""
+    return lambda fraction, what: tell(start + (end - start) * fraction, what)
+
+
 def _training(tell: Progress, say: Callable[..., None] | None) -> Callable[[Any], None]:
-    """What `heatbath.runner.run` is to call: its progress as part of ours."""
+    """What `heatbath.runner.run` is to call."""
 
     def show(state: Any) -> None:
         if state.message is not None and say is not None:
@@ -190,7 +200,7 @@ def _training(tell: Progress, say: Callable[..., None] | None) -> Callable[[Any]
         words = f"training, {state.runs_done} of {state.runs_total} runs done"
         if state.test_accuracy is not None:
             words += f", test accuracy {state.test_accuracy:.4f}"
-        tell(_TRAINED * state.epochs_done / max(state.epochs_total, 1), words)
+        tell(state.epochs_done / max(state.epochs_total, 1), words)
 
     return show
 
@@ -198,14 +208,14 @@ def _training(tell: Progress, say: Callable[..., None] | None) -> Callable[[Any]
 def _compute(
     calculations: Sequence[Calculation], store: Path, device: str, data_dir: Any, tell: Progress
 ) -> dict[str, Mapping[str, Any]]:
-    """The results of all calculations, from the store where they are there."""
+    """The results of calculations, from the store where another process has put them meanwhile."""
     results: dict[str, Mapping[str, Any]] = {}
     total = sum(calculation.seconds for calculation in calculations) or 1.0
     before = 0.0
     for calculation in calculations:
 
         def inside(fraction: float, _what: str, one: Calculation = calculation, spent: float = before) -> None:
-            tell(_TRAINED + (_COMPUTED - _TRAINED) * (spent + fraction * one.seconds) / total, one.label)
+            tell((spent + fraction * one.seconds) / total, one.label)
 
         result = _cached(store, calculation)
         if result is None:

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
-from heatbath.panels import FigureData, Panel
+from heatbath.panels import FigureData, Panel, Series
 from heatbath.plots.style import COLOURS, GREY, new_axis, tidy
 
 # Ten hues, but seven dashes and marks: past the last hue each comes again with another dash.
@@ -40,19 +43,22 @@ def plot_figure(figure: FigureData) -> Figure:
     if not count:
         page.text(0.5, 0.5, "There is nothing to draw yet.", ha="center", color=GREY)
         return page
-    legend: dict[str, Any] = {_plain(series.name): None for panel in figure.panels for series in panel.series}
+    legend = {_plain(series.name): _key(figure, series) for panel in figure.panels for series in panel.series}
     axes = page.subplots(rows, across, squeeze=False).flat
     for ax in axes[count:]:
         ax.remove()
     for panel, ax in zip(figure.panels, axes[:count], strict=True):
         plot_panel(panel, ax)
-        handles, names = ax.get_legend_handles_labels()
-        legend |= zip(names, handles, strict=True)
     if legend:
         longest = max(len(line) for name in legend for line in name.splitlines())
-        columns = max(1, int(page.get_figwidth() / (0.65 + 0.075 * longest)))
+        columns = max(1, int(page.get_figwidth() / (0.8 + 0.075 * longest)))
         page.set_figheight(3.4 * rows + 0.2 * -(-len(legend) // columns) * max(name.count("\n") + 1 for name in legend))
-        look: dict[str, Any] = {"ncols": min(columns, len(legend)), "frameon": False, "fontsize": 9}
+        look: dict[str, Any] = {
+            "ncols": min(columns, len(legend)),
+            "frameon": False,
+            "fontsize": 9,
+            "handlelength": 3.2,
+        }
         page.legend(legend.values(), legend.keys(), loc="outside lower center", **look)
     page.get_layout_engine().execute(page)  # type: ignore[union-attr]
     page.set_layout_engine("none")  # one layout for all formats: quicker, and they agree
@@ -127,6 +133,17 @@ def write_figure(figure: Figure, path: str | Path) -> None:
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with rc_context({"svg.hashsalt": "heatbath", "pdf.fonttype": 42}):
         figure.savefig(path, dpi=200, metadata=undated.get(Path(path).suffix))
+
+
+def _key(figure: FigureData, series: Series) -> Artist:
+    """What the legend shows of a name: all that its series are drawn as."""
+    styles = {one.style for panel in figure.panels for one in panel.series if one.name == series.name}
+    colour = COLOURS[series.colour % len(COLOURS)]
+    if styles == {"bars"}:
+        return Patch(color=colour)
+    dash: Any = _DASHES[series.colour % len(_DASHES)] if "line" in styles else "none"
+    mark = _MARKS[series.colour % len(_MARKS)] if "points" in styles else "none"
+    return Line2D([], [], color=colour, linestyle=dash, linewidth=1.3, marker=mark, markersize=4.5)
 
 
 def _values(panel: Panel) -> list[float]:

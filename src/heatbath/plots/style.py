@@ -5,10 +5,14 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by readers with any colour vision.
-BLUE, ORANGE, GREEN, PURPLE, SKY, RED = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"
+BLUE, ORANGE, SKY = "#0072b2", "#d97a00", "#56b4e9"
 GREY = "#666666"
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, "#333333", "#882255", "#999933", "#5B3FA0")  # of a figure's series
+# Of a figure's series, and of the report's page in light. Any two differ for readers with any colour vision, by
+# lightness where not by hue, and all stand out from white: blue, orange, green, plum, violet, brown and so on.
+COLOURS = (
+    *(BLUE, ORANGE, "#4fa38b", "#71046e", "#b677f8", "#973f10", "#333333"),
+    *("#2211cc", "#cc0066", "#9922ff"),
+)
 
 
 def new_axis(ax: Axes | None, size: tuple[float, float]) -> Axes:

@@ -2,12 +2,13 @@
 function addLegend(figure, holder) {
   const groups = new Map();
   for (const series of figure.panels.flatMap((panel) => panel.series)) {
-    if (!groups.has(series.colour)) groups.set(series.colour, { names: new Set(), style: series.style });
+    if (!groups.has(series.colour)) groups.set(series.colour, { names: new Set(), styles: new Set() });
     groups.get(series.colour).names.add(series.name);
+    groups.get(series.colour).styles.add(series.style);
   }
-  figure.legend = [...groups].map(([colour, { names, style }]) => ({ colour, style, name: [...names].join(" · ") }));
-  for (const { colour, style, name } of figure.legend) {
-    const button = make("button", { type: "button", "aria-pressed": "true" }, swatch(colour, style), name);
+  figure.legend = [...groups].map(([colour, { names, styles }]) => ({ colour, styles, name: [...names].join(" · ") }));
+  for (const { colour, styles, name } of figure.legend) {
+    const button = make("button", { type: "button", "aria-pressed": "true" }, swatch(colour, styles), name);
     button.addEventListener("click", () => {
       const shown = figure.hidden.has(colour);
       if (shown) figure.hidden.delete(colour);
@@ -19,13 +20,15 @@ function addLegend(figure, holder) {
   }
 }
 
-function swatch(colour, style) {
-  const shape = {
-    line: () => draw("path", { class: "curve", d: "M0 6h28", "stroke-dasharray": DASHES[variant(colour)] || "none" }),
-    points: () => draw("path", { class: "mark", d: MARKS[variant(colour)](5), transform: "translate(14 6)" }),
-    bars: () => draw("rect", { class: "bar", x: 8, y: 0, width: 12, height: 12 }),
-  }[style]();
-  return draw("svg", { class: `s${hue(colour)}`, width: 28, height: 12, "aria-hidden": "true" }, shape);
+// All that the series of a colour are drawn as: dash and mark tell them apart where the colour does not.
+function swatch(colour, styles) {
+  const shapes = {
+    bars: () => draw("rect", { class: "bar", x: 12, y: 0, width: 12, height: 12 }),
+    line: () => draw("path", { class: "curve", d: "M0 6h36", "stroke-dasharray": DASHES[variant(colour)] || "none" }),
+    points: () => draw("path", { class: "mark", d: MARKS[variant(colour)](5), transform: "translate(18 6)" }),
+  };
+  const drawn = Object.entries(shapes).filter(([style]) => styles.has(style)).map(([, shape]) => shape());
+  return draw("svg", { class: `s${hue(colour)}`, width: 36, height: 12, "aria-hidden": "true" }, ...drawn);
 }
 
 function fillTable(figure, holder) {
@@ -87,10 +90,10 @@ function toSvg(figure) {
   for (const { colour, name } of shown) {
     const button = figure.buttons.children[figure.legend.findIndex((one) => one.colour === colour)];
     const key = inlined(button.querySelector("svg"));
-    if (right > 8 && right + 44 + 7.5 * name.length > x) break;
+    if (right > 8 && right + 52 + 7.5 * name.length > x) break;
     for (const [attribute, value] of Object.entries({ x: right, y: 18 })) key.setAttribute(attribute, value);
-    picture.append(key, draw("text", { x: right + 34, y: 28, "font-size": 13, ...font }, name));
-    right += 54 + 7.5 * name.length;
+    picture.append(key, draw("text", { x: right + 42, y: 28, "font-size": 13, ...font }, name));
+    right += 62 + 7.5 * name.length;
   }
   page.dataset.theme = theme;
   for (const [key, value] of Object.entries({ width: x, height, viewBox: `0 0 ${x} ${height}` })) picture.setAttribute(key, value);
