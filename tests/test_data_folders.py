@@ -3,7 +3,7 @@
 import pytest
 
 import heatbath as hb
-from heatbath import executors, runner
+from heatbath import downloads, executors
 from heatbath.cli import screens
 
 CONFIG = hb.RunConfig(epochs=1)
@@ -22,7 +22,7 @@ def test_a_file_is_no_folder_and_the_option_has_its_own_name(tmp_path):
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(ValueError, match=f"^data_dir {file} is not a folder$"):
-        runner.check_data_dir(file)
+        downloads.check_data_dir(file)
     with pytest.raises(ValueError, match=f"^--data-dir {file} is not a folder$"):
         screens.check_data_dir(file)
 
@@ -30,7 +30,7 @@ def test_a_file_is_no_folder_and_the_option_has_its_own_name(tmp_path):
 def test_a_folder_of_the_home_is_found_as_the_data_is(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "data").mkdir()
-    runner.check_data_dir("~/data")
-    runner.check_data_dir(None)
+    downloads.check_data_dir("~/data")
+    downloads.check_data_dir(None)
     with pytest.raises(ValueError, match=r"^data_dir ~/other is not a folder$"):
-        runner.check_data_dir("~/other")
+        downloads.check_data_dir("~/other")

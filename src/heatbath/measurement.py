@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from heatbath.datasets import Dataset, epoch_order, load_dataset, permutation
+from heatbath.downloads import check_data_dir
 from heatbath.draws import check_integer
 from heatbath.models import build_model
 from heatbath.noise import GradientNoise, measure_noise
@@ -86,6 +87,7 @@ def measure_training(
     wanted = sorted({0, epochs // 2, epochs} if at_epochs is None else set(at_epochs))
     if not wanted or wanted[0] < 0 or wanted[-1] > epochs:
         raise ValueError(f"at_epochs must lie between 0 and epochs = {epochs}, got {list(wanted)}")
+    check_data_dir(data_dir)
     data = load_dataset(dataset, device=device, data_dir=data_dir)
     network = build_model(model, seed=seed, device=device)
     if tuple(network.input_shape) != tuple(data.image_shape):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from heatbath.checkpoints import is_disk_full
 from heatbath.configs import RunConfig
+from heatbath.downloads import check_data_dir
 from heatbath.machines import check_device, choose_device
 from heatbath.records import ENDED, Record
 from heatbath.store import Store, no_space
@@ -68,16 +69,6 @@ def run(
         with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
             return _complete(asked, Path(folder), device, data_dir, max(checkpoint_seconds, _THROWN_AWAY), options)
     return _ended(asked, Path(store)) or _complete(asked, Path(store), device, data_dir, checkpoint_seconds, options)
-
-
-def check_data_dir(data_dir: str | os.PathLike[str] | None, name: str = "data_dir") -> None:
-    """Refuse a folder of data that is not there, before anything is done.
-
-    Raises:
-        ValueError: it is not a folder; the message calls it by ``name``.
-    """
-    if data_dir is not None and not Path(data_dir).expanduser().is_dir():
-        raise ValueError(f"{name} {os.fspath(data_dir)} is not a folder")
 
 
 def load(store: str | os.PathLike[str]) -> list[Record]:

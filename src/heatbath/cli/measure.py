@@ -79,9 +79,9 @@ def measure_network(
         rows.append(
             (
                 *(str(epoch), f"{found.accuracies[epoch]:.4f}", f"{noise.gradient_norm_squared:.3g}"),
-                f"{noise.trace:.4g} ± {noise.trace_error:.1g}",
+                _with_error(noise.trace, noise.trace_error),
                 f"{noise.noise_scale:.4g}",
-                f"{noise.effective_rank:.3g} ± {noise.effective_rank_error:.1g}",
+                _with_error(noise.effective_rank, noise.effective_rank_error),
                 f"{along:.3g}",
                 f"{100 * noise.covariance_trace(knobs.law, knobs.batch_size).dropped_fraction:.2g} %",
             )
@@ -106,3 +106,11 @@ def _interval(reading: dict[str, Any]) -> str:
     if value is None:
         return "not known yet"
     return f"{value:.3g}" + ("" if low is None else f" (95 %: {low:.3g} to {high:.3g})")
+
+
+def _with_error(value: float, error: float) -> str:
+    """A number and its standard error, to the error's second digit; of none the first four digits."""
+    if not (1e-4 < error < 1e6):  # nan too
+        return f"{value:.4g} ± {error:.1g}"
+    decimals = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}"

@@ -87,9 +87,9 @@ def check_folder(path: Path, option: str) -> None:
 
 def check_data_dir(data_dir: Path | None) -> None:
     """Refuse a folder of data that is not there."""
-    from heatbath import runner
+    from heatbath import downloads
 
-    runner.check_data_dir(data_dir, "--data-dir")
+    downloads.check_data_dir(data_dir, "--data-dir")
 
 
 def _table_width(widths: Mapping[int, int]) -> int:

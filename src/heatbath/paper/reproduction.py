@@ -88,10 +88,11 @@ def reproduce(
         OSError: a folder cannot be written.
     """
     from heatbath import runner
+    from heatbath.downloads import check_data_dir
     from heatbath.store import Store
 
     start = time.monotonic()
-    runner.check_data_dir(data_dir)
+    check_data_dir(data_dir)
     tell = progress or (lambda _fraction, _message: None)
     if scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
