@@ -116,6 +116,7 @@ def test_multipliers_are_the_same_sequence_in_any_order_and_survive_copies():
     [
         (lambda: hb.draw("uniform", -1, 0, 1), ValueError, ["seed", "-1"]),
         (lambda: hb.draw("uniform", 2**64, 0, 1), ValueError, ["seed", "2**64"]),
+        (lambda: hb.draw("uniform", 10**5000, 0, 1), ValueError, ["seed", "16610 bits"]),
         (lambda: hb.draw("uniform", 1.5, 0, 1), TypeError, ["seed", "1.5"]),
         (lambda: hb.draw("uniform", True, 0, 1), ValueError, ["seed", "True"]),
         (lambda: hb.draw("uniform", 0, -1, 1), ValueError, ["start", "-1"]),

@@ -115,7 +115,8 @@ def check_integer(name: str, value: Any, limit: int = _WORD, least: int = 0) -> 
     except TypeError:
         raise TypeError(f"{allowed}, got {value!r}") from None
     if isinstance(value, bool) or not least <= number < limit:
-        raise ValueError(f"{allowed}, got {value!r}")
+        bits = number.bit_length()
+        raise ValueError(f"{allowed}, got " + (repr(value) if bits < 100 else f"one of {bits} bits"))
     return number
 
 
