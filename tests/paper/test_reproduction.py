@@ -126,6 +126,15 @@ def test_runs_are_trained_once_and_drawn_again(tmp_path, monkeypatch):
     assert fewer.figures[0].missing[0] == "constant: 1 of 3 runs are not finished; what there is, is drawn."
 
 
+def test_all_groups_get_a_seed_before_one_gets_two(tmp_path, monkeypatch):
+    """Whatever is there when the time is up can be compared."""
+    asked = []
+    monkeypatch.setattr(runner, "run", lambda configs, *_, **__: asked.extend(configs) or [])
+    reproduce(["figure1"], "smoke", seeds=3, store=tmp_path / "store", out=tmp_path / "out", device="cpu")
+    assert len(asked) == 15
+    assert [len({config.protocol for config in asked[k : k + 5]}) for k in (0, 5, 10)] == [5, 5, 5]
+
+
 def test_what_a_small_scale_lacks_is_said(tmp_path):
     with pytest.raises(ValueError, match="figure4, figure6: too much for the scale laptop; use --scale paper"):
         reproduce(["6", "4"], "laptop", store=tmp_path / "store", out=tmp_path / "out")

@@ -100,6 +100,7 @@ def reproduce(
         seeds = check_integer("seeds", seeds, 2**20, least=1)
     experiments, left_out = _choose(names, scale)
     configs = list({c.run: c for e in experiments for c in e.configs(scale, seeds)}.values())
+    configs.sort(key=lambda config: config.seed)  # interrupted, all groups have a part of their seeds
     calculations = [calculation for experiment in experiments for calculation in experiment.calculations(scale)]
     folder = Path(store)
     known = {record.run: record for record in runner.load(folder)} if (folder / Store.FILE).exists() else {}
