@@ -217,9 +217,9 @@ def shares(model: str, step_s: float, peaks: dict[str, float], device: torch.dev
     flops = 3 * 256 * counter.get_total_flops()  # one product forward, two backward
     weights = sum(tensor.numel() for tensor in params)
     size = 2 if resolve_precision(config(model, 0), device) == "bf16" else 4
-    # Forward reads the weights; backward writes gradients; the update reads three and writes two. Images come in as
-    # bytes, are written once and read twice.
-    moved = 4 * weights * 7 + 256 * image.numel() * (1 + 3 * size)
+    # Forward reads the weights; backward writes gradients; the update reads three and writes two, and a copy in half
+    # precision where there is one. Images come in as bytes, are written once and read twice.
+    moved = weights * (24 if size == 2 else 28) + 256 * image.numel() * (1 + 3 * size)
     return {"share_of_flops": flops / step_s / peaks["flops"], "share_of_bytes": moved / step_s / peaks["bytes"]}
 
 

@@ -11,16 +11,9 @@ from torch import nn
 from heatbath.moments import participation_ratio
 from heatbath.noise import measure_noise
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FALLING = 1.0 / np.arange(1.0, 61.0)  # a spectrum with an effective rank of 13.5
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small wait for their threads longer than they compute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def measure_rows(rows, **settings):

@@ -67,12 +67,14 @@ def test_a_replica_of_a_stack_equals_it_alone(data):
         assert epoch.test_accuracy == pytest.approx(alone.test_accuracy, abs=5e-3)
 
 
-def test_resuming_the_same_stack_is_bit_exact(data):
-    through = Stack(VARIED, data, device="cuda")
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_resuming_the_same_stack_is_bit_exact(data, precision):
+    configs = [config.with_(precision=precision) for config in VARIED]
+    through = Stack(configs, data, device="cuda")
     expected = [through.train_epoch() for _ in range(2)]
-    stack = Stack(VARIED, data, device="cuda")
+    stack = Stack(configs, data, device="cuda")
     assert stack.train_epoch() == expected[0]
-    resumed = Stack(VARIED, data, device="cuda", states=stack.states())
+    resumed = Stack(configs, data, device="cuda", states=stack.states())
     assert resumed.train_epoch() == expected[1]
 
 
@@ -96,17 +98,30 @@ def test_a_diverged_replica_leaves_its_neighbours_alone(data):
 
 @pytest.mark.parametrize(("model", "name"), [("cnn", "mnist"), ("vgg16", "cifar10")])
 def test_convolutional_networks_side_by_side(model, name, monkeypatch):
-    """Two replicas in one graph, with dropout in VGG16, against the same on a CPU."""
+    """Two replicas in one graph, with dropout in VGG16, go where they go on a CPU; that half precision goes there to
+    0.05 (CNN) and 0.09 (VGG16), and to 0.35 in the worst layer, was found on a CPU."""
     monkeypatch.setitem(TRAINING_IMAGES, name, 160)
     data = pattern(name, 160, 40)
     knobs = {"model": model, "dataset": name, "batch_size": 64, "epochs": 1, "lr": 2e-3, "precision": "fp32"}
     configs = [RunConfig(seed=seed, weight_decay=1e-3, **knobs) for seed in (1, 2)]
-    found, expected = Stack(configs, data, device="cuda").train_epoch(), Stack(configs, data).train_epoch()
-    for one, other in zip(found, expected, strict=True):
-        assert one.train_loss == pytest.approx(other.train_loss, rel=5e-3)
-    half = [config.with_(precision="bf16") for config in configs]
-    for one, other in zip(Stack(half, data, device="cuda").train_epoch(), expected, strict=True):
-        assert one.train_loss == pytest.approx(other.train_loss, rel=5e-2)
+    expected = ways(Stack(configs, data))
+    for precision, whole, each in (("fp32", 0.02, 0.05), ("bf16", 0.2, 0.6)):
+        found = ways(Stack([config.with_(precision=precision) for config in configs], data, device="cuda"))
+        for one, other in zip(found, expected, strict=True):
+            errors = {name: float((one[name] - way).norm() / way.norm()) for name, way in other.items()}
+            assert max(errors.values()) < each, errors
+            everything, far = (torch.cat([way.flatten() for way in run.values()]) for run in (one, other))
+            assert (everything - far).norm() < whole * far.norm()
+
+
+def ways(stack):
+    """How far an epoch moves the weights of each replica, by the name of the weights."""
+    before = stack.states()
+    assert all(epoch.is_finite for epoch in stack.train_epoch())
+    return [
+        {name: end[name] - start[name] for name in start if name.startswith("weight.")}
+        for start, end in zip(before, stack.states(), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("batch_size", [4000, 2000])

@@ -24,13 +24,14 @@ def test_linear_steps_are_those_of_the_optimizer(coupling, form, decay):
     optimizer = hb.RandomSGD(
         [ours], 0.1, momentum=momentum, nesterov=nesterov, weight_decay=decay, coupling=coupling, seed=9
     )
-    param, velocity = start.clone(), torch.zeros_like(start)
+    param, velocity, half = start.clone(), torch.zeros_like(start), start.bfloat16()
     for kick, rate in zip(kicks, hb.draw(hb.Uniform(1.0), 9, 0, 8), strict=True):
         ours.grad = kick.clone()
         optimizer.step()
         coefficients = linear_coefficients(float(rate), 0.1, momentum, nesterov, coupling)
         numbers = [torch.full((4,), number, dtype=torch.float64) for number in (*coefficients, momentum, decay)]
-        linear_sgd([param], [kick], [velocity], numbers[:3], *numbers[3:], gains=(1.0,))
+        linear_sgd([param], [kick], [velocity], numbers[:3], *numbers[3:], gains=(1.0,), copies=[half])
+        assert torch.equal(half, param.bfloat16())
     torch.testing.assert_close(param, ours.detach(), rtol=1e-12, atol=1e-12)
     assert (param - start).norm() > 0.1
 

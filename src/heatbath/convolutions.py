@@ -7,7 +7,7 @@ A 3 x 3 convolution of small images takes less time than the passes over its act
   back needs is one byte for each window: which of the four was largest, or that none got through;
 - the first convolution, of one or three channels, is a product with the patches of the image.
 
-All of it computes what `torch.nn.functional` does, to rounding; measured in ``benchmarks/engine.py``.
+All of it computes what `torch.nn.functional` does, to rounding; what it gains is in ``docs/results.md``.
 """
 
 from __future__ import annotations
@@ -94,22 +94,35 @@ def convolve(images: Tensor, weight: Tensor, bias: Tensor, *, padding: int = 0, 
     """Return ``relu(conv2d(images, weight, bias, padding=padding))``, after a pool of 2 x 2 if asked for.
 
     Args:
-        images: of shape (N, channels, height, width), of even sides where they are pooled.
+        images: of shape (N, channels, height, width).
         weight: of shape (out, channels, 3, 3).
         bias: of shape (out,).
         padding: zeros on each side.
         pool: whether to take the largest of each 2 x 2.
     """
-    values: Tensor
-    if not (images.is_cuda and images.dtype == torch.bfloat16 and torch.version.hip is None):
-        values = functional.conv2d(images, weight, bias, padding=padding).relu()
-        return functional.max_pool2d(values, 2) if pool else values
+    if images.dtype == torch.bfloat16 and _fuses(images.device):
+        return fused_layer(images, weight, bias, padding, pool)
+    values = functional.conv2d(images, weight, bias, padding=padding).relu()
+    return functional.max_pool2d(values, 2) if pool else values
+
+
+def fused_layer(images: Tensor, weight: Tensor, bias: Tensor, padding: int, pool: bool) -> Tensor:
+    """Return what `convolve` does, arranged as this module says; on a CPU too, where it gains nothing."""
+    even = images.shape[2] % 2 == images.shape[3] % 2 == 0  # as are the sides of what is pooled
     if weight.shape[1] <= _FEW:
         images, weight, padding = *patches(images, weight, padding), 0
-    if pool and torch.compiler.is_compiling():  # which makes one pass of the many that `pool_relu` is written in
+    if pool and even and torch.compiler.is_compiling():  # which makes one pass of the many that `pool_relu` has
         return pool_relu(functional.conv2d(images, weight, padding=padding), bias)
-    values = _convolve_relu(images, weight, bias, padding)
+    values: Tensor = _convolve_relu(images, weight, bias, padding)
     return functional.max_pool2d(values, 2) if pool else values
+
+
+@torch.compiler.assume_constant_result
+def _fuses(device: torch.device) -> bool:
+    """Whether there is cuDNN, and hardware that it computes in half precision on."""
+    if device.type != "cuda" or torch.version.hip is not None or not torch.backends.cudnn.is_available():
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def pool_relu(values: Tensor, bias: Tensor) -> Tensor:

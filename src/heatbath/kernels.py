@@ -208,7 +208,7 @@ def linear_sgd(
         new = mu * velocity + a * grad
         param.sub_(b * grad + c * new)
         velocity.copy_(new)
-    for copy, param in zip(copies, params if copies else (), strict=True):
+    for copy, param in zip(copies, params, strict=bool(copies)):
         copy.copy_(param)
 
 

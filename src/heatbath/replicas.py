@@ -188,7 +188,7 @@ class ReplicaGroup:
                 if together and kind == "velocity":
                     stack = stack * units.view(-1, *[1] * (stack.ndim - 1)).to(stack.dtype)
                 tensor.data.copy_(stack)
-        for copy, param in zip(self._copies, self._params if self._copies else (), strict=True):
+        for copy, param in zip(self._copies, self._params, strict=bool(self._copies)):
             copy.data.copy_(param)
 
     def states(self) -> list[ReplicaState]:
@@ -212,8 +212,8 @@ class ReplicaGroup:
             with torch.no_grad():
                 return self._network.gradients(self._params, images, data.labels.index_select(0, rows[0]))
         dropout = Dropout(*self._dropout, self._taken + at, self._batch_size)
-        loss = self._loss(self._network, self._params, self._data, rows, None, dropout, self._dtype)
-        found = torch.autograd.grad(loss, self._params)
+        loss = self._loss(self._network, self._working, self._data, rows, None, dropout, self._dtype)
+        found = torch.autograd.grad(loss, self._working)
         return [_like(param, grad) for param, grad in zip(self._params, found, strict=True)]
 
     def _evaluate(self, split: Split) -> Tensor:

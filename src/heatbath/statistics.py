@@ -85,7 +85,8 @@ class Verdict:
         outcome: settled for the claim, settled against it, or open.
         detail: our numbers with their interval, the margin and the adjusted p-value, or why nothing can be said.
         interval: of what is judged, as a rule a difference of means; its ends are the one-sided bounds that decide.
-        margin: by how much two means may differ and still count as equal, or must differ to count as different.
+        margin: by how much (or, of a ratio, by what factor) two means may differ and still count as equal, or must
+            differ to count as different.
         p_value: the smaller one of those for and against the claim, adjusted for the family.
         seeds_needed: of an open claim: about how many seeds per group would settle it; None where nobody can say.
     """

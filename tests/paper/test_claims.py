@@ -123,6 +123,16 @@ def test_every_is_as_strong_as_its_weakest_part():
     assert "two" in both.numbers
 
 
+def test_one_failing_part_is_what_more_seeds_would_settle():
+    """Not the part that is hardest to tell: the whole falls with the first that does."""
+    parts = {"fails": equal(A, A + 0.05), "holds": equal(A, A + 0.012), "open": equal(A, A + 0.0299)}
+    single = {name: part.weigh(0.01, 0.9).seeds_needed for name, part in parts.items()}
+    assert single["open"] > 100 * single["fails"]
+    assert Every("all", parts).weigh(0.01, 0.9).seeds_needed == parts["fails"].weigh(0.01 / 3, 0.9).seeds_needed
+    del parts["fails"]
+    assert Every("all", parts).weigh(0.01, 0.9).seeds_needed == single["open"]
+
+
 @pytest.mark.parametrize(
     ("b", "outcome"), [((B, B), "confirmed"), ((B, FAR), "contradicted"), ((B, A[:3] + 0.03), "undecided")]
 )

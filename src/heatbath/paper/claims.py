@@ -81,7 +81,6 @@ class Every:
             return "There is nothing to compare"
         # Bootstrap p-values have a least value, which several parts may share: then the lowest interval is the weakest.
         weakest = max(found, key=lambda n: (found[n].p_if_false, -found[n].p_if_true, -found[n].interval.low))
-        seeds = [evidence.seeds_needed for evidence in found.values()]
         against = min(1.0, len(found) * min(evidence.p_if_true for evidence in found.values()))
         numbers = f"the hardest of {len(found)} comparisons, {weakest}: {found[weakest].numbers}"
         return Evidence(
@@ -89,8 +88,18 @@ class Every:
             against,
             found[weakest].interval,
             numbers if len(found) > 1 else f"{weakest}: {found[weakest].numbers}",
-            None if None in seeds else max(seed for seed in seeds if seed is not None),
+            self._seeds(found, error, power),
         )
+
+    def _seeds(self, found: Mapping[str, Evidence], error: float, power: float) -> int | None:
+        """How many seeds would settle it: against it, if the data speak against a part, else for the last of them."""
+        failing = [name for name, evidence in found.items() if evidence.p_if_true < evidence.p_if_false]
+        if failing:
+            stricter = [self.parts[name].weigh(error / len(found), power) for name in failing]
+            known = [one.seeds_needed for one in stricter if not isinstance(one, str) and one.seeds_needed is not None]
+            return min(known, default=None)
+        needed = [evidence.seeds_needed for evidence in found.values()]
+        return None if None in needed else max(seeds for seeds in needed if seeds is not None)
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,8 @@ def _late_motion(readings: Sequence[Mapping[str, Any]]) -> float:
 def _agreement(readings: Sequence[Mapping[str, Any]]) -> float:
     """The temperature from the velocity over that from the noise, mean over all readings but the first tenth."""
     rows = readings[len(readings) // 10 :]
-    ratios = [row["kinetic_temperature"] / row["temperature"] for row in rows if row["kinetic_temperature"] is not None]
+    pairs = [(row["kinetic_temperature"], row["temperature"]) for row in rows]
+    ratios = [motion / noise for motion, noise in pairs if motion is not None and noise]
     return float(sum(ratios)) / len(ratios) if ratios else math.nan
 
 
