@@ -111,7 +111,7 @@ def test_report_needs_no_training(heatbath, tmp_path, exported, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere"], "there is no nowhere"),
+        (["nowhere"], "there is no 'nowhere'"),
         (["."], "there is no store in ., nor a .jsonl"),
         (["file"], "file, line 1: not a record of a run"),
         (["foreign"], "is not a store of heatbath"),

@@ -180,7 +180,7 @@ def test_a_merge_that_fails_takes_nothing_over(refused, filled, tmp_path):
     fill(tmp_path / "other", [CONFIGS[0].with_(seed=9)])
     (tmp_path / "damaged.jsonl").write_text("{}\n")
     assert "damaged.jsonl, line 1: not a record of a run" in refused("runs", "merge", "other", "damaged.jsonl")
-    assert "there is no nowhere to merge" in refused("runs", "merge", "other", "nowhere")
+    assert "there is no 'nowhere' to merge" in refused("runs", "merge", "other", "nowhere")
     assert "--create" in refused("runs", "merge", "other", "--store", "nowhere")
 
 
@@ -213,6 +213,22 @@ def test_export(filled, tmp_path):
 )
 def test_errors_change_nothing(refused, filled, arguments, words):
     assert words in refused("runs", *arguments)
+
+
+def test_random_runs_are_told_apart(heatbath, tmp_path):
+    base = RunConfig(protocol="random", epochs=1)
+    laws = "uniform:0.5", f"twopoint:{1 / 3**0.5}", "exponential"
+    with Store(tmp_path / "runs") as store:
+        store.add([base, base.with_(coupling="update"), *(base.with_(law=law) for law in laws)])
+    lines = heatbath("runs", "list")[1].splitlines()[2:7]
+    found = [line.split("mnist5k")[1].split("0.005")[0].strip() for line in lines]
+    assert found == ["random", "random update", "uniform:0.5", "twopoint:0.577", "exponential"]
+
+
+def test_a_folder_of_exported_files_is_no_store(refused, tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "a.jsonl.gz").write_bytes(b"")
+    assert "heatbath runs merge results --create" in refused("runs", "list", "--store", "results")
 
 
 @pytest.mark.parametrize(
@@ -264,4 +280,7 @@ def test_a_table_leaves_out_what_there_is_no_room_for(heatbath, monkeypatch, tmp
     lines = heatbath("runs", "list")[1].splitlines()
     assert set(runs._HEADINGS) - set(lines[0].split()) == left_out
     assert max(map(len, lines)) <= width
-    assert len(lines) == 2 + 1 + 2
+    assert len(lines) == 2 + 1 + bool(left_out) + 2
+    if left_out:
+        named = lines[3].removeprefix("no room for: ").split(", ")
+        assert set(named) == left_out

@@ -69,7 +69,7 @@ def read_records(source: Path) -> list[Record]:
     from heatbath.store import Store
 
     if not source.exists():
-        raise FileNotFoundError(f"there is no {source}; name a store or a file of 'heatbath runs export'")
+        raise FileNotFoundError(f"there is no '{source}'; name a store or a file of 'heatbath runs export'")
     if source.is_file():
         return _read_files([source])
     if (source / Store.FILE).exists():

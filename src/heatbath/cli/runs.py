@@ -27,6 +27,7 @@ from heatbath.cli.training import (
     complete,
 )
 from heatbath.configs import IMAGE_SHAPES, INPUT_SHAPES, RunConfig
+from heatbath.laws import parse_law
 from heatbath.protocols import parse_protocol
 from heatbath.records import EPOCH_FIELDS, STATUSES, TAIL, Record
 from heatbath.store import Store
@@ -84,7 +85,7 @@ def list_runs(
     digits = _unique_digits(names)
     rows = [
         (
-            *(record.run[:digits], record.config.model, record.config.dataset, str(record.config.protocol)),
+            *(record.run[:digits], record.config.model, record.config.dataset, _protocol(record.config)),
             *(f"{record.config.lr:.4g}", str(record.config.batch_size), f"{record.config.momentum:g}"),
             *(str(record.config.seed), record.status),
             f"{len(record.epochs)}/{record.config.epochs}",
@@ -190,8 +191,8 @@ def merge_stores(
                 if runs:
                     console().print(f"  {len(runs)} {words}: {_some(runs)}")
         for source in others:
-            if source.is_dir():
-                copy_results(source, store)
+            if source.is_dir() and (copied := copy_results(source, store)):
+                console().print(f"{source / 'calculations'}: {copied} added")
 
 
 @app.command("export", short_help="Write runs to a file.")
@@ -229,7 +230,11 @@ def _open(store: Path) -> Store:
     """To be read; a store that is not there is not made."""
     if store.is_dir() and (store / Store.FILE).exists():
         return Store(store, read_only=True)
-    raise FileNotFoundError(f"there is no store in {store}; name one with --store, or make one with 'heatbath train'")
+    if store.is_dir() and any(store.glob("*.jsonl*")):
+        hint = f"its files of 'runs export' become one by 'heatbath runs merge {store} --create --store runs'"
+    else:
+        hint = "name one with --store, or make one with 'heatbath train'"
+    raise FileNotFoundError(f"there is no store in {store}; {hint}")
 
 
 def _chosen(model: str | None, dataset: str | None, protocol: str | None, status: str | None) -> dict[str, Any]:
@@ -251,6 +256,17 @@ def _chosen(model: str | None, dataset: str | None, protocol: str | None, status
         )
 
     return {"status": status, "where": where}
+
+
+def _protocol(config: RunConfig) -> str:
+    """The protocol; where it is random, the law and coupling too, unless they are the usual ones."""
+    words = str(config.protocol)
+    if words != "random":
+        return words
+    name, _, width = str(config.law).partition(":")
+    if config.law != parse_law("uniform"):
+        words = f"{name}:{float(width):.3g}" if width else name
+    return words if config.coupling == "gradient" else f"{words} update"
 
 
 def _protocol_filter(protocol: str | None) -> Callable[[RunConfig], bool]:
@@ -286,7 +302,7 @@ def _check_source(other: Path) -> None:
     from heatbath import archives
 
     if not other.exists():
-        raise ValueError(f"there is no {other} to merge")
+        raise ValueError(f"there is no '{other}' to merge")
     for part in _parts(other):
         if part.is_file():
             archives.read_lines(part)

@@ -49,14 +49,16 @@ def print_table(
         headings: of the columns.
         rows: a text for each column.
         left: how many columns, from the first, are aligned to the left.
-        spare: headings of columns that may be left out where there is no room, the first of them first; a terminal
-            that is too narrow even so gets row after row, with a line for each column.
+        spare: headings of columns that may be left out, with a word, where there is no room, the first of them first;
+            a terminal that is too narrow even so gets row after row, with a line for each column.
     """
     widths = {column: max(cell_len(row[column]) for row in (headings, *rows)) for column in range(len(headings))}
     screen, room = console(), terminal_width()
+    left_out = []
     for heading in spare:
         if room is not None and _table_width(widths) > room:
             del widths[headings.index(heading)]
+            left_out.append(heading)
     if room is not None and _table_width(widths) > room:
         _print_stacked(screen, headings, rows)
         return
@@ -65,6 +67,8 @@ def print_table(
     screen.print(("─" if screen.encoding.startswith("utf") else "-") * _table_width(widths))
     for line in lines[1:]:
         screen.print(line)
+    if left_out:
+        screen.print(f"no room for: {', '.join(left_out)}")
 
 
 def warn(text: str) -> None:

@@ -45,7 +45,7 @@ def _draw(found: Found) -> Drawing:
         greater(found, "A draw on the gradient shakes the loss more than no draw", gradient, constant, ROUGHNESS),
         greater(
             found,
-            "The hotter draw, on the gradient, shakes the loss more than one on the step",
+            "A draw on the gradient shakes the loss more than one on the step",
             gradient,
             update,
             ROUGHNESS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from heatbath.panels import Panel, Series
 from heatbath.paper.groups import Found, Group, Quantity
@@ -25,7 +26,8 @@ def curve_panel(
         if curves:
             points = list(zip(*curves, strict=False))
             epochs = tuple(float(k + 1) for k in range(len(points)))
-            series.append(_with_band(group.label, epochs, points, group.colour, log=log))
+            band = _with_band(group.label, epochs, points, group.colour, log=log)
+            series.append(_within_0_and_1(band) if curve.endswith("accuracy") else band)
     name = _SHORT.get(curve, curve.replace("_", " "))
     note = note or "Mean over the runs; the band is its 95 % interval."
     return Panel(title or name.capitalize(), "epochs", name, tuple(series), y_log=log, note=note)
@@ -74,6 +76,15 @@ def _with_band(
     bounds = [_mean_with_interval(values, log=log) for values in points]
     low, mean, high = (tuple(column) for column in zip(*bounds, strict=True)) if bounds else ((), (), ())
     return Series(name, x, mean, low, high, colour=colour)
+
+
+def _within_0_and_1(series: Series) -> Series:
+    """With no band beyond what an accuracy can be: the interval of few runs of which one falls out may be wide."""
+    low, high = (
+        tuple(None if value is None else min(max(value, 0.0), 1.0) for value in bound or ())
+        for bound in (series.low, series.high)
+    )
+    return replace(series, low=low, high=high)
 
 
 def _mean_with_interval(values: Sequence[float], *, log: bool = False) -> tuple[float | None, float, float | None]:

@@ -230,11 +230,14 @@ def _compute(
     return results
 
 
-def copy_results(source: Path, target: Path) -> None:
-    """Copy to a store what another has computed; each file is named by its settings, so that ours are as good."""
+def copy_results(source: Path, target: Path) -> int:
+    """Copy to a store what another has computed, and return how many files; one of a name that is there is as good."""
+    copied = 0
     for file in sorted(source.glob("calculations/*.json")):
         if not (place := target / "calculations" / file.name).exists():
             _write(place, file.read_text(encoding="utf-8"))
+            copied += 1
+    return copied
 
 
 def _cached(store: Path, calculation: Calculation) -> Mapping[str, Any] | None:

@@ -28,13 +28,13 @@ _DASHES: tuple[Any, ...] = (
     (0, (4, 1.5, 1, 1.5)),
     (0, (3, 3)),
 )
-_COLUMNS = 4
+_COLUMNS = 5
 _FEW = 5  # values of x that have a label each
 _MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def plot_figure(figure: FigureData) -> Figure:
-    """Draw a figure as the paper prints it: its panels in rows of up to four, with one legend below them."""
+    """Draw a figure as the paper prints it: its panels in rows of up to five, with one legend below them."""
     count = len(figure.panels)
     rows = -(-count // _COLUMNS) or 1
     across = -(-count // rows)
