@@ -10,3 +10,20 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """The runner trains with `fake_engine.FakeStack`."""
+    from fake_engine import use_fake_stacks
+
+    return use_fake_stacks(monkeypatch)
+
+
+@pytest.fixture
+def gpu(engine, monkeypatch):
+    """The same, as if there were a GPU."""
+    from fake_engine import pretend_gpu
+
+    pretend_gpu(monkeypatch)
+    return engine

@@ -9,24 +9,13 @@ from hashlib import sha256
 import pytest
 import torch
 
-from fake_engine import CONFIGS, FakeStack, alone, curves, pretend_gpu, use_fake_stacks
+from fake_engine import CONFIGS, FakeStack, alone, curves
 from heatbath import campaigns, executors, runner
 from heatbath.checkpoints import Shelf
 from heatbath.configs import RunConfig, sweep
 from heatbath.owners import Owner
 from heatbath.records import Epoch
 from heatbath.store import Store, Update
-
-
-@pytest.fixture
-def engine(monkeypatch):
-    return use_fake_stacks(monkeypatch)
-
-
-@pytest.fixture
-def gpu(engine, monkeypatch):
-    pretend_gpu(monkeypatch)
-    return engine
 
 
 @pytest.mark.parametrize("stack", [1, 2, 4, None])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import pytest
 
 import heatbath
 from heatbath import cli
-from heatbath.cli import thermostat
+from heatbath.cli import measure, thermostat
 
 PAPER = ["thermostat", "--lr", "5e-4", "--batch-size", "256", "--momentum", "0.9"]
 
@@ -148,3 +149,18 @@ def test_module_and_narrow_pipe():
     assert "\x1b" not in out
     assert "…" not in out
     assert any(line.startswith("fair control") and line.split()[-1] == "1" for line in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (118.083, 1.0973, "118.1 ± 1.1"),
+        (73.39, 13.2, "73 ± 13"),
+        (123456.7, 1234.5, "123457 ± 1234"),
+        (2.5e-7, 3.1e-9, "0.0000002500 ± 0.0000000031"),
+        (12.345678, math.nan, "12.35"),
+        (math.inf, math.nan, "inf"),
+    ],
+)
+def test_a_number_has_the_digits_that_are_known(value, error, words):
+    assert measure._with_error(value, error) == words

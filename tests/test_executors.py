@@ -6,19 +6,8 @@ import threading
 import pytest
 import torch
 
-from fake_engine import CONFIGS, WORKER, FakeStack, alone, curves, pretend_gpu, use_fake_stacks
+from fake_engine import CONFIGS, WORKER, FakeStack, alone, curves
 from heatbath import executors, runner
-
-
-@pytest.fixture
-def engine(monkeypatch):
-    return use_fake_stacks(monkeypatch)
-
-
-@pytest.fixture
-def gpu(engine, monkeypatch):
-    pretend_gpu(monkeypatch)
-    return engine
 
 
 @pytest.mark.parametrize("text", ["CUDA error: out of memory", "CUDNN_STATUS_ALLOC_FAILED", "capture failed", "other"])

@@ -8,19 +8,8 @@ import sys
 import pytest
 import torch
 
-from fake_engine import CONFIGS, alone, curves, pretend_gpu, use_fake_stacks
+from fake_engine import CONFIGS, alone, curves
 from heatbath import executors, runner
-
-
-@pytest.fixture
-def engine(monkeypatch):
-    return use_fake_stacks(monkeypatch)
-
-
-@pytest.fixture
-def gpu(engine, monkeypatch):
-    pretend_gpu(monkeypatch)
-    return engine
 
 
 def test_records_come_in_the_order_of_the_configs(engine, tmp_path):

@@ -34,10 +34,14 @@ class Interval:
 
     def __str__(self) -> str:
         reach = (self.high - self.low) / 2.0
-        decimals = max(0, 1 - math.floor(math.log10(reach))) if 0.0 < reach < math.inf else None
-        number = ".4g" if decimals is None else f".{decimals}f"  # two digits of the half width say all that is known
+        number = known_digits(reach)
         ends = f"{self.low:{number}} to {self.high:{number}}" if reach < math.inf else "unbounded"
         return f"{self.estimate:{number}} ({100.0 * self.level:.4g} %: {ends})"
+
+
+def known_digits(error: float) -> str:
+    """Return how to format a number that is known to ``error``: to its second digit, which says all that is known."""
+    return f".{max(0, 1 - math.floor(math.log10(error)))}f" if 0.0 < error < math.inf else ".4g"
 
 
 @dataclass(frozen=True)

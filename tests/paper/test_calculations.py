@@ -51,6 +51,14 @@ def test_two_thermometers_are_compared(motion, outcome):
     assert [verdict.outcome for verdict in figure.verdicts[:3]] == [outcome] * 3
 
 
+def test_readings_without_noise_are_not_compared():
+    found = measured(1.0, 4 / 3)
+    for result in found.values():
+        result["readings"][3]["temperature"], result["readings"][5]["temperature"] = None, 0.0
+    figure = EXPERIMENTS["temperature"].figure({}, "laptop", None, found)
+    assert [verdict.outcome for verdict in figure.verdicts[:3]] == ["confirmed"] * 3
+
+
 @pytest.mark.parametrize("name", ["temperature", "theory"])
 def test_what_is_not_computed_is_missing(name):
     figure = EXPERIMENTS[name].figure({}, "laptop")

@@ -140,3 +140,13 @@ def test_roughness_is_the_spread_of_steps_without_their_mean():
     steps = [-8.0, -0.2, -0.1, -0.3]
     mean = sum(steps) / 4
     assert ROUGHNESS.of(record) == pytest.approx(math.sqrt(sum((step - mean) ** 2 for step in steps) / 3))
+
+
+def test_no_band_leaves_what_an_accuracy_can_be():
+    """One run of three that falls out makes an interval of more than 1."""
+    configs = EXPERIMENTS["figure4"].configs("paper", 3)
+    records = make_records(configs, accuracy=lambda config: 0.05 if config.seed == 1 else 0.95)
+    panels = [p for p in EXPERIMENTS["figure4"].figure(records, "paper", 3).panels if p.x_label == "epochs"]
+    ends = [(min(one.low), max(one.high)) for panel in panels for one in panel.series]
+    assert len(ends) == 10
+    assert set(ends) == {(0.0, 1.0)}

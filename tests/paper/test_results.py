@@ -1,11 +1,17 @@
 """The committed records rebuild every figure and verdict, and the documents say what they say."""
 
+import json
 import re
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from heatbath import cli
+from heatbath.archives import read_lines
+from heatbath.paper import EXPERIMENTS
+from heatbath.paper.groups import ROUGHNESS, TAIL_LOSS
+from heatbath.thermostat import Thermostat
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,3 +57,89 @@ def test_the_table_of_the_readme_agrees(rebuilt):
     for number in numbers:
         assert number in details
     assert len(re.findall(r"\| (?:confirmed|contradicted|undecided|[a-z ]+ confirmed)", section)) == 10
+
+
+@pytest.fixture(scope="module")
+def prose():
+    """The words before the table, on one line."""
+    return " ".join((ROOT / "docs/results.md").read_text().partition("## All claims")[0].split())
+
+
+def test_the_words_on_vgg16_are_those_of_the_records(prose):
+    runs = read_lines(ROOT / "results/vgg16.jsonl.gz")
+    ends = {
+        name: fmean(run.final("test_accuracy") for run in runs if str(run.config.protocol) == name)
+        for name in ("constant", "random", "cyclic:6", "cyclic:18", "cyclic:30")
+    }
+    assert "constant ends at {constant:.3f} and random at {random:.3f}".format(**ends) in prose
+    cyclic = [ends[f"cyclic:{period}"] for period in (6, 18, 30)]
+    assert "at {:.3f} (P = 6), {:.3f} (18) and {:.3f} (30)".format(*cyclic) in prose
+    known = {run.run: [k + 1 for k, one in enumerate(run.curve("train_accuracy")) if one > 0.999] for run in runs}
+    first = [epochs[0] for epochs in known.values()]
+    assert f"between epochs {min(first)} and {max(first)}" in prose
+    fast = [run for run in runs if str(run.config.protocol) == "cyclic:6"]
+    last = max(max(set(range(1, 181)) - set(known[run.run])) for run in fast)
+    assert f"up to epoch {last}" in prose
+    low, at, fallen = min((run.curve("train_accuracy")[k], k + 1, run.run) for run in fast for k in range(70, 180))
+    assert f"goes down to {low:.2f} at epoch {at}" in prose
+    assert max(runs, key=lambda run: run.final("test_accuracy")).run == fallen
+    late = [run.curve("test_accuracy")[130:] for run in runs]
+    assert f"within {max(max(one) - min(one) for one in late):.3f} of test accuracy" in prose
+    assert f"| VGG16, 3 side by side | {fmean(run.seconds for run in runs):.0f} |" in prose
+
+
+def test_the_words_on_the_thermometer_are_those_of_the_readings(prose):
+    found = {"constant": [], "random": [], "update": []}
+    for file in (ROOT / "results/calculations").glob("*.json"):
+        content = json.loads(file.read_text())
+        if (settings := content["settings"])["kind"] == "thermometer":
+            name = "constant" if settings["law"] == "constant" else "update" * (settings["coupling"] == "update")
+            found[name or "random"].append((settings["seed"], content["result"]["readings"]))
+    runs = {name: [readings for _, readings in sorted(some, key=lambda pair: pair[0])] for name, some in found.items()}
+    everything = [run for some in runs.values() for run in some]
+    assert len(everything) == 9
+    ratios = [
+        fmean(fmean(row["kinetic_temperature"] / row["temperature"] for row in run[18:]) for run in some)
+        for some in runs.values()
+    ]
+    assert f"the second is {min(ratios):.2f} to {max(ratios):.2f} of the first" in prose
+    falls = {key: [run[0][key] / run[-1][key] for run in everything] for key in ("temperature", "kinetic_temperature")}
+    noise, motion = ((min(some), max(some)) for some in falls.values())
+    words = "T falls by a factor of {:.0f} to {:.0f} and the velocities' by {:.0f} to {:.0f}, by seed"
+    assert words.format(*noise, *motion) in prose
+
+    def heat(run, quarter):
+        rows = run[45 * quarter : 45 * (quarter + 1)]
+        return fmean(row["kinetic_temperature"] for row in rows)
+
+    quarters = [[[heat(run, k) for run in runs[name]] for k in range(4)] for name in ("random", "constant", "update")]
+    random, constant, update = quarters
+    hotter = [fmean(hot) / fmean(cold) for hot, cold in zip(random, constant, strict=True)]
+    assert "by {:.2f}, {:.2f}, {:.2f} and {:.2f}".format(*hotter) in prose
+    pairs = [x / y for hot, cold in zip(random, constant, strict=True) for x, y in zip(hot, cold, strict=True)]
+    assert f"by seed from {min(pairs):.2f} to {max(pairs):.2f}" in prose
+    own = Thermostat(5e-3, 256, 0.9, True, "uniform", "update").law_factor  # by which the thermometer itself multiplies
+    steps = [fmean(x) / fmean(y) / own for x, y in zip(update, constant, strict=True)]
+    assert 1.005 < min(steps) < max(steps) < 1.035
+    first_third = fmean(row["equilibrium_ratio"] for run in runs["constant"] for row in run[5:60])
+    assert f"is about {first_third:.0f} in the first third of the run" in prose
+    assert f"and {fmean(run[-1]['equilibrium_ratio'] for run in runs['constant']):.0f} at its end" in prose
+    assert f"still grow after {everything[0][-1]['step']:,}" in prose
+    assert f"Reshuffling alone would make it {1 - 256 / 60_000 * 1.9 / 0.1:.2f}" in prose
+
+
+def test_the_words_on_roughness_are_those_of_the_records(prose):
+    records = {record.run: record for record in read_lines(ROOT / "results/perceptron.jsonl.gz")}
+    rough = {}
+    for group in EXPERIMENTS["fair-control"].groups("paper"):
+        runs = [records[config.run] for config in group.configs if config.run in records]
+        if runs:
+            absolute = fmean(map(ROUGHNESS.of, runs))
+            rough[group.label] = absolute, absolute / fmean(map(TAIL_LOSS.of, runs))
+    (random, equal_mean, equal_heat) = (rough[name] for name in ("random", "constant", "constant, T of random"))
+    assert f"({random[0]:.1e} against {equal_mean[0]:.1e};".replace("e-0", "e-") in prose
+    words = (
+        f"({equal_heat[0]:.1e}, and in proportion to its smaller loss {equal_heat[1]:.4f}, against {equal_mean[1]:.4f}"
+    )
+    assert words.replace("e-0", "e-") in prose
+    assert f"and {random[1]:.4f} for the random one" in prose

@@ -109,8 +109,9 @@ def _interval(reading: dict[str, Any]) -> str:
 
 
 def _with_error(value: float, error: float) -> str:
-    """A number with its standard error where that is known, to the error's second digit or as whole numbers."""
-    if not (1e-4 < error < 1e6):
-        return f"{value:.4g}" if math.isnan(error) else f"{value:.4g} ± {error:.1g}"
-    decimals = max(0, 1 - math.floor(math.log10(error)))
-    return f"{value:.{decimals}f} ± {error:.{decimals}f}"
+    """A number with its standard error, where that is known."""
+    from heatbath.statistics import known_digits
+
+    if math.isnan(error):
+        return f"{value:.4g}"
+    return f"{value:{known_digits(error)}} ± {error:{known_digits(error)}}"

@@ -230,7 +230,7 @@ def _open(store: Path) -> Store:
     """To be read; a store that is not there is not made."""
     if store.is_dir() and (store / Store.FILE).exists():
         return Store(store, read_only=True)
-    if store.is_dir() and any(store.glob("*.jsonl*")):
+    if store.is_dir() and exported_files(store):
         hint = f"its files of 'runs export' become one by 'heatbath runs merge {store} --create --store runs'"
     else:
         hint = "name one with --store, or make one with 'heatbath train'"
