@@ -12,6 +12,7 @@ from scipy import stats
 from heatbath.statistics import (
     Claim,
     Evidence,
+    Factor,
     Interval,
     Verdict,
     bootstrap_interval,
@@ -324,6 +325,8 @@ def test_the_promised_seeds_settle_a_claim(kind, margin, shift):
     ids=["no a", "nothing", "diverged", "missing", "one each", "one a", "constant", "rounding"],
 )
 def test_too_little_is_undecided(kind, a, b, reason):
+    if len(a) == len(b):
+        assert reason in judge([Claim("c", kind, a, b, 0.01, paired=True)])[0].detail
     (verdict,) = judge([Claim("c", kind, a, b, 0.01)])
     assert verdict.outcome == verdict.text == "undecided"
     assert reason in verdict.detail
@@ -337,6 +340,25 @@ def test_one_seed_is_lent_the_spread_of_the_others():
     sd = np.std(RIGHT, ddof=1)
     assert verdict.seeds_needed == seeds_needed(sd, sd, 0.72 - np.mean(RIGHT), level=0.9) > 10
     assert verdict.text == f"undecided (needs about {verdict.seeds_needed} seeds)"
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9, 0.999])
+def test_pairs_are_judged_by_their_differences(correlation):
+    common = normals(61, 9)
+    a, b = (correlation * common + math.sqrt(1 - correlation**2) * normals(seed, 9) for seed in (62, 63))
+    a += 0.1 - np.mean(a - b)
+    margin = 0.4
+    evidence = Claim("c", "equal", a, b, margin, paired=True).weigh(0.05, 0.9)
+    sides = [stats.ttest_rel(a, b + margin, alternative="less"), stats.ttest_rel(a, b - margin, alternative="greater")]
+    np.testing.assert_allclose(evidence.p_if_false, max(side.pvalue for side in sides))
+    expected = stats.ttest_rel(a, b).confidence_interval(0.9)
+    np.testing.assert_allclose([evidence.interval.low, evidence.interval.high], expected)
+    sd = float(np.std(a - b, ddof=1))
+    assert evidence.seeds_needed == max(10, seeds_needed(sd, 0.0, np.mean(a - b), level=0.95, margin=margin))
+    assert evidence.numbers.startswith(f"{a.mean():.5g} against {b.mean():.5g} (n = 9 pairs), difference ")
+    ratio = Claim("c", "equal", np.exp(a), np.exp(b), Factor(math.exp(margin)), paired=True).weigh(0.05, 0.9)
+    np.testing.assert_allclose(ratio[:2], evidence[:2])
+    assert f"{math.exp(a.mean()):.4g} against {math.exp(b.mean()):.4g} (n = 9 pairs), ratio " in ratio.numbers
 
 
 def test_nobody_can_say_at_the_margin():
@@ -379,6 +401,8 @@ def test_any_claim_that_weighs_itself_is_judged():
         (lambda: Claim("c", "same", LEFT, RIGHT), "unknown kind of claim 'same': choose one of equal, greater, less"),
         (lambda: Claim("c", "equal", LEFT, RIGHT), "margin must be a positive finite number, got 0.0"),
         (lambda: Claim("c", "greater", LEFT, RIGHT, math.nan), "margin must be a finite number, got nan"),
+        (lambda: Claim("c", "equal", LEFT, RIGHT, Factor(1.0)), "margin must be a positive finite number, got 0.0"),
+        (lambda: Claim("c", "equal", LEFT, RIGHT, 0.1, paired=True), "pairs need a value of each group, got 5 and 6"),
         (lambda: equivalence(LEFT, RIGHT, -0.1), "margin must be a positive finite number, got -0.1"),
         (lambda: judge([], level=0.5), "level must be a probability with 0.5 < level < 1, got 0.5"),
         (lambda: judge([], power=0.0), "power must be a probability with 0 < power < 1, got 0.0"),

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from heatbath.draws import uniform
-from heatbath.welch import Floats, Welch, check_margin, check_probability, student_quantile, welch
+from heatbath.welch import Floats, Welch, check_margin, check_probability, paired, student_quantile, welch
 from heatbath.welch import seeds_needed as seeds_needed
 
 _NO_GAP = 1e-4  # standard deviations between a difference and its margin that no number of seeds will tell apart
@@ -150,6 +150,13 @@ class Judgeable(Protocol):
         """
 
 
+class Factor(float):
+    """A margin of positive values: by what factor their geometric means may differ; written as ``a factor 1.105``."""
+
+    def __format__(self, spec: str) -> str:
+        return f"a factor {float(self):{spec}}"
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim on two groups of runs, ``a`` and ``b``, with one number for each seed.
@@ -160,7 +167,11 @@ class Claim:
             the margin; ``"less"``: it falls short of mean(b) by more than the margin.
         a: values of the first group.
         b: values of the second group.
-        margin: positive for ``"equal"``; for the others 0 asks for any difference.
+        margin: positive for ``"equal"``; for the others 0 asks for any difference. A `Factor` is for positive values
+            that may lie decades apart, as losses do: what counts is the ratio of their geometric means, and the tests
+            are on the logarithms.
+        paired: whether value k of both groups is of one seed, so that the test is on their differences. It says more
+            where the same start makes runs alike; where it does not, half the degrees of freedom are lost.
     """
 
     statement: str
@@ -168,28 +179,31 @@ class Claim:
     a: Sequence[float]
     b: Sequence[float]
     margin: float = 0.0
+    paired: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in ("equal", "greater", "less"):
             raise ValueError(f"unknown kind of claim {self.kind!r}: choose one of equal, greater, less")
-        check_margin(self.margin, positive=self.kind == "equal")
+        check_margin(self._margin, positive=self.kind == "equal")
+        if self.paired and len(self.a) != len(self.b):
+            raise ValueError(f"pairs need a value of each group, got {len(self.a)} and {len(self.b)}")
 
     def weigh(self, error: float, power: float) -> Evidence | str:
-        """Return the evidence by Welch's t.
+        """Return the evidence by Welch's t, or by Student's of the differences of pairs.
 
         With ``d`` the difference, ``s`` its standard error and ``S`` the upper tail of Student's t, the p-values of
         ``|d| < margin`` are ``S((margin - |d|)/s)`` if it is false (the larger one of two one-sided tests), and
         ``S((|d| - margin)/s) + S((|d| + margin)/s)`` if it is true (a test that rejects on either side).
         """
-        a, b = _array(self.a), _array(self.b)
+        a, b = (_logarithms(x) if self._is_ratio else x for x in (_array(self.a), _array(self.b)))
         broken = int(np.count_nonzero(~np.isfinite(np.concatenate((a, b)))))
         if broken:
             return f"no number in {broken} of {a.size + b.size} values: runs diverged or are missing"
         if not a.size or not b.size:
             return f"nothing to compare yet: n = {a.size} against n = {b.size}"
-        test = welch(a, b)
-        interval = _interval(test, 1.0 - 2.0 * error)
-        numbers = f"{a.mean():.5g} (n = {a.size}) against {b.mean():.5g} (n = {b.size}), difference {interval}"
+        test = paired(a, b) if self.paired else welch(a, b)
+        difference = _interval(test, 1.0 - 2.0 * error)
+        interval, numbers = self._tell(a, b, difference)
         seeds = self._seeds(a, b, error, power)
         if not test.is_known:
             one = min(a.size, b.size) == 1
@@ -197,23 +211,45 @@ class Claim:
             return Evidence(1.0, 1.0, interval, f"{numbers}: {reason}", seeds if one else None)
         if self.kind == "equal":
             size = abs(test.difference)
-            if_true = min(1.0, test.tail(size - self.margin) + test.tail(size + self.margin))
-            return Evidence(test.tail(self.margin - size), if_true, interval, numbers, seeds)
-        beyond = (test.difference if self.kind == "greater" else -test.difference) - self.margin
+            if_true = min(1.0, test.tail(size - self._margin) + test.tail(size + self._margin))
+            return Evidence(test.tail(self._margin - size), if_true, interval, numbers, seeds)
+        beyond = (test.difference if self.kind == "greater" else -test.difference) - self._margin
         return Evidence(test.tail(beyond), test.tail(-beyond), interval, numbers, seeds)
+
+    @property
+    def _is_ratio(self) -> bool:
+        return isinstance(self.margin, Factor)
+
+    @property
+    def _margin(self) -> float:
+        """The margin of the numbers that are tested."""
+        return math.log(self.margin) if self._is_ratio and self.margin > 0.0 else self.margin
+
+    def _tell(self, a: Floats, b: Floats, difference: Interval) -> tuple[Interval, str]:
+        """The interval of what is judged, and all numbers in words."""
+        interval, name, digits, means = difference, "difference", 5, (float(a.mean()), float(b.mean()))
+        if self._is_ratio:
+            middle, low, high = (_exp(end) for end in (difference.estimate, difference.low, difference.high))
+            interval, name, digits = Interval(middle, low, high, difference.level), "ratio", 4
+            means = _exp(means[0]), _exp(means[1])
+        first, second = (f"{mean:.{digits}g}" for mean in means)
+        if self.paired:
+            return interval, f"{first} against {second} (n = {a.size} pairs), {name} {interval}"
+        return interval, f"{first} (n = {a.size}) against {second} (n = {b.size}), {name} {interval}"
 
     def _seeds(self, a: Floats, b: Floats, error: float, power: float) -> int | None:
         """Return how many seeds per group settle the claim if difference and spreads are what they seem."""
+        a, b = (a - b, np.zeros_like(b)) if self.paired else (a, b)
         spreads = [float(group.std(ddof=1)) for group in (a, b) if group.size > 1]
         difference = float(a.mean() - b.mean())
-        gap = {"equal": abs(difference), "greater": difference, "less": -difference}[self.kind] - self.margin
+        gap = {"equal": abs(difference), "greater": difference, "less": -difference}[self.kind] - self._margin
         sds = (spreads[0], spreads[-1]) if spreads else (0.0, 0.0)  # a single seed is lent the spread of the others
         if not any(sds) or abs(gap) < _NO_GAP * max(sds):
             return None
         if self.kind != "equal":
             needed = seeds_needed(*sds, gap, power, 1.0 - 2.0 * error)
         elif gap < 0.0:
-            needed = seeds_needed(*sds, difference, power, 1.0 - error, self.margin)
+            needed = seeds_needed(*sds, difference, power, 1.0 - error, self._margin)
         else:
             needed = seeds_needed(*sds, gap, power, 1.0 - error)
         return max(needed, min(a.size, b.size) + 1)
@@ -376,6 +412,15 @@ def _interval(test: Welch, level: float) -> Interval:
         return Interval(test.difference, -math.inf, math.inf, level)
     reach = test.reach(level)
     return Interval(test.difference, test.difference - reach, test.difference + reach, level)
+
+
+def _logarithms(values: Floats) -> Floats:
+    """The logarithms; no number where there is none."""
+    return np.log(np.where(values > 0.0, values, math.nan))
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700.0 else math.inf
 
 
 def _array(values: Iterable[float]) -> Floats:

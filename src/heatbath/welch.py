@@ -1,4 +1,4 @@
-"""Welch's t: the difference of two means whose spreads differ, its p-values, and its power with n values each."""
+"""Welch's t: the difference of two means whose spreads differ, its p-values and power; and Student's, of pairs."""
 
 from __future__ import annotations
 
@@ -52,6 +52,13 @@ def welch(a: Floats, b: Floats) -> Welch:
         return Welch(difference, math.nan, math.nan)
     share = (error_a / error) ** 2  # of the variance: no fourth powers that could underflow
     return Welch(difference, error, 1.0 / (share**2 / (a.size - 1) + (1.0 - share) ** 2 / (b.size - 1)))
+
+
+def paired(a: Floats, b: Floats) -> Welch:
+    """Return the difference of two means by the spread of the differences of their pairs, with ``n - 1`` of freedom."""
+    test = welch(a - b, np.zeros_like(b))
+    known = test.error > _ROUNDING * max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0))
+    return test if known else test._replace(error=math.nan, df=math.nan)
 
 
 def seeds_needed(

@@ -3,9 +3,9 @@ import pytest
 from scipy import stats
 from synthetic_records import make_record, make_records
 
-from heatbath.paper.claims import LOSS_MARGIN, Above, EqualToFactor, Every, Factor, Near, Not, all_equal
+from heatbath.paper.claims import LOSS_MARGIN, Above, Every, Near, Not, all_equal
 from heatbath.paper.groups import FINAL_TEST, TAIL_LOSS, Found, perceptron, protocol_groups
-from heatbath.statistics import Claim, judge
+from heatbath.statistics import Claim, Factor, judge
 
 RANDOM = np.random.default_rng(5)
 A, B, FAR = (RANDOM.normal(mean, 0.01, 8) for mean in (0.90, 0.90, 0.95))
@@ -58,7 +58,7 @@ LOSSES, HIGHER = (np.exp(RANDOM.normal(mean, 0.02, 8)) for mean in (-6.4, -5.95)
     ("factor", "outcome"), [(1.105, "contradicted"), (1.7, "confirmed"), (float(np.exp(0.45)), "undecided")]
 )
 def test_a_factor_is_tested_on_logarithms_and_told_as_a_ratio(factor, outcome):
-    claim = EqualToFactor("same loss", HIGHER, LOSSES, Factor(factor))
+    claim = Claim("same loss", "equal", HIGHER, LOSSES, Factor(factor))
     found, plain = (
         one.weigh(0.05, 0.9) for one in (claim, equal(np.log(HIGHER), np.log(LOSSES), float(np.log(factor))))
     )
@@ -76,12 +76,12 @@ def test_a_factor_is_tested_on_logarithms_and_told_as_a_ratio(factor, outcome):
 
 
 def test_a_ratio_of_one_seed_or_of_no_number_decides_nothing():
-    (one,) = judge([EqualToFactor("same loss", HIGHER[:1], LOSSES, LOSS_MARGIN)])
+    (one,) = judge([Claim("same loss", "equal", HIGHER[:1], LOSSES, LOSS_MARGIN)])
     assert one.outcome == "undecided"
     assert "(90 %: unbounded): one seed does not tell the spread; margin a factor 1.105" in one.detail
-    (none,) = judge([EqualToFactor("same loss", [*HIGHER, np.nan], LOSSES, LOSS_MARGIN)])
+    (none,) = judge([Claim("same loss", "equal", [*HIGHER, np.nan], LOSSES, LOSS_MARGIN)])
     assert none.detail.startswith("no number in 1 of 17 values")
-    (wild,) = judge([EqualToFactor("same loss", [1e-30, 1e30], [1e30, 1e-30], LOSS_MARGIN)], level=0.9999)
+    (wild,) = judge([Claim("same loss", "equal", [1e-30, 1e30], [1e30, 1e-30], LOSS_MARGIN)], level=0.9999)
     assert (wild.outcome, wild.interval.high) == ("undecided", np.inf)
 
 
@@ -97,6 +97,23 @@ def test_losses_of_runs_are_compared_by_their_ratio():
     assert verdict.outcome == "contradicted"
     assert verdict.interval.estimate == pytest.approx(losses[0] / losses[1], rel=1e-9)
     assert f"{losses[0]:.4g} (n = 6) against {losses[1]:.4g} (n = 6), ratio 0." in verdict.detail
+
+
+def test_runs_are_paired_by_seed():
+    """Runs that have no partner yet are left out; a diverged one is not."""
+    groups = protocol_groups(perceptron("smoke"), 6, protocols=("constant", "random"))
+    records = make_records(groups[0].configs, accuracy=0.9) | make_records(groups[1].configs[1:], accuracy=0.9)
+    del records[groups[0].configs[3].run]
+    found = Found("smoke", tuple(groups), records)
+    first, second = found.pairs(*groups, FINAL_TEST)
+    assert [first, second] == [
+        [FINAL_TEST.of(records[group.configs[seed].run]) for seed in (1, 2, 4, 5)] for group in groups
+    ]
+    (verdict,) = judge([all_equal(found, "alike", groups, FINAL_TEST, 0.01, paired=True)])
+    assert "(n = 4 pairs), difference " in verdict.detail
+    records[groups[1].configs[2].run] = make_record(groups[1].configs[2], status="diverged")
+    (verdict,) = judge([all_equal(found, "alike", groups, FINAL_TEST, 0.01, paired=True)])
+    assert "no number in 1 of 8 values" in verdict.detail
 
 
 def test_diverged_runs_leave_a_claim_open():

@@ -1,6 +1,8 @@
 """What the figures conclude from runs whose truth is known."""
 
 import math
+from itertools import accumulate
+from random import Random
 
 import pytest
 from synthetic_records import make_records
@@ -59,6 +61,25 @@ def test_figure4_contradicts_it_where_it_is_false():
     verdicts, _ = judge("figure4", by_protocol(random=0.72, constant=0.74, cyclic=0.74), noise=5e-4)
     assert one_of(verdicts, "higher final", "scratch") == "contradicted"
     assert one_of(verdicts, "best cyclic", "final", "scratch") == "contradicted"
+
+
+@pytest.mark.parametrize("by", ["way", "epochs"])
+def test_figure1_tells_the_way_gone_from_epochs(by):
+    """Made-up cycles, deeper for longer periods, and a loss that follows the sum of their rates, or the epochs."""
+    experiment = EXPERIMENTS["figure1"]
+    records = {}
+    for config in experiment.configs("laptop"):
+        depth = (config.protocol.period or 0.0) / 40.0
+        rates = [config.lr * (1.0 + depth * math.cos(math.pi * (k + 0.5) / 30.0)) for k in range(config.epochs)]
+        gone = list(accumulate(rate / config.lr for rate in rates)) if by == "way" else range(1, config.epochs + 1)
+        noise = 1.0 + 0.01 * Random(config.run).random()
+        epochs = [Epoch(rate, noise * math.exp(-x / 15.0), 0.9, 0.2, 0.9) for rate, x in zip(rates, gone, strict=True)]
+        records[config.run] = Record(config, "finished", tuple(epochs))
+    figure = experiment.figure(records, "laptop")
+    (verdict,) = (verdict for verdict in figure.verdicts if "quarter of the sum" in verdict.claim)
+    assert verdict.outcome == ("confirmed" if by == "way" else "contradicted")
+    slopes = [math.log(series.y[15]) / series.x[15] for series in figure.panels[-1].series]
+    assert (max(slopes) == pytest.approx(min(slopes), rel=0.03)) == (by == "way")
 
 
 def test_figure5_tells_temperature_from_the_way_gone():

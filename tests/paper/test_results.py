@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
 
 from heatbath import cli
@@ -27,8 +28,10 @@ def test_the_records_rebuild_the_report(rebuilt):
     page = (rebuilt / "report.html").read_text()
     for name in (
         "figure1",
+        "figure2",
         "figure3",
         "figure5",
+        "figure6",
         "fair-control",
         "laws",
         "delta",
@@ -56,7 +59,7 @@ def test_the_table_of_the_readme_agrees(rebuilt):
     assert len(numbers) > 20
     for number in numbers:
         assert number in details
-    assert len(re.findall(r"\| (?:confirmed|contradicted|undecided|[a-z ]+ confirmed)", section)) == 10
+    assert len(re.findall(r"\| (?:confirmed|contradicted|undecided|[A-Za-z16: ]+ confirmed)", section)) == 13
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +68,44 @@ def prose():
     return " ".join((ROOT / "docs/results.md").read_text().partition("## All claims")[0].split())
 
 
+@pytest.mark.parametrize(("figure", "file"), [("figure1", "perceptron"), ("figure2", "cnn")])
+def test_the_words_on_the_way_gone_are_those_of_the_records(prose, figure, file):
+    records = {record.run: record for record in read_lines(ROOT / f"results/{file}.jsonl.gz")}
+    over_epochs, over_way, gone = [], [], {}
+    for group in EXPERIMENTS[figure].groups("paper"):
+        runs = [records[config.run] for config in group.configs if config.run in records]
+        ways = [np.cumsum(run.curve("rate")) / run.config.lr for run in runs]
+        losses = [np.log(run.curve("train_loss")) for run in runs]
+        over_epochs.append([np.mean([loss[k - 1] for loss in losses]) for k in (10, 45)])
+        over_way.append(np.mean([np.interp(45, way, loss) for way, loss in zip(ways, losses, strict=True)]))
+        gone[group.label] = np.mean([way[-20:].mean() / 180 for way in ways])
+    early, later = np.exp(np.ptp(over_epochs, axis=0))
+    way = np.exp(np.ptp(over_way))
+    if figure == "figure1":
+        assert f"up to a factor of {early:.2f} apart, after 45 epochs {later:.2f}" in prose
+        assert f"they agree to {way:.2f}." in prose
+    else:
+        assert f"factors of {early:.2f} and {later:.2f} after 10 and 45 epochs, {way:.3f} at a quarter" in prose
+        words = (
+            f"the first has gone {gone['cyclic:6']:.3f} of the way on average and the second {gone['cyclic:30']:.3f}"
+        )
+        assert words in prose
+
+
+def test_the_words_on_figure_6_are_those_of_the_records(prose):
+    runs = [run for run in read_lines(ROOT / "results/vgg16.jsonl.gz") if str(run.config.protocol) == "random"]
+    crossed, ends = [], []
+    for size, printed in ((128, 0.73036), (256, 0.73002)):
+        means = np.mean([run.curve("test_accuracy") for run in runs if run.config.batch_size == size], axis=0)
+        crossed += [int(np.argmax(means > printed)) + 1, int(np.nonzero(means < printed)[0][-1]) + 1]
+        ends.append(means[-1])
+    assert "between epochs {} and {}, that for C = 256 between {} and {},".format(*crossed) in prose
+    words = "ends at {:.3f} at C = 128, l = 2.5e-4 (5 seeds) and at {:.3f} at C = 256, l = 5e-4 (3 of 5)"
+    assert words.format(*ends) in prose
+
+
 def test_the_words_on_vgg16_are_those_of_the_records(prose):
-    runs = read_lines(ROOT / "results/vgg16.jsonl.gz")
+    runs = [run for run in read_lines(ROOT / "results/vgg16.jsonl.gz") if run.config.batch_size == 256]
     ends = {
         name: fmean(run.final("test_accuracy") for run in runs if str(run.config.protocol) == name)
         for name in ("constant", "random", "cyclic:6", "cyclic:18", "cyclic:30")

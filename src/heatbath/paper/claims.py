@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Literal
 
 from heatbath.paper.groups import Found, Group, Quantity
-from heatbath.statistics import Claim, Evidence, Interval, Judgeable
+from heatbath.statistics import Claim, Evidence, Factor, Judgeable
 
 # Margins of "equal", in accuracy. Each is about the smallest difference that a reader of the paper's plots could see.
 MARGINS = {("mlp", "mnist"): 0.002, ("cnn", "mnist"): 0.001, ("mlp", "mnist5k"): 0.01, ("vgg16", "cifar10"): 0.005}
@@ -19,15 +19,6 @@ _REASONS = {
     ("mlp", "mnist5k"): "0.01 on the embedded data, ten of the 1,000 test images",
     ("vgg16", "cifar10"): "0.005 on CIFAR-10, the paper's standard deviation between seeds",
 }
-
-
-class Factor(float):
-    """A margin of positive values: by what factor their geometric means may differ; written as ``a factor 1.105``."""
-
-    def __format__(self, spec: str) -> str:
-        return f"a factor {float(self):{spec}}"
-
-
 LOSS_MARGIN = Factor(math.exp(0.1))  # of a training loss: about a tenth of it, which a plot on a log axis shows
 
 
@@ -136,38 +127,12 @@ class Above:
         return _against_number("greater", self.statement, self.values, self.target, self.margin, error, power)
 
 
-@dataclass(frozen=True)
-class EqualToFactor:
-    """That the geometric means of two groups of positive values differ by less than a factor.
-
-    Such values, as losses are, may lie decades apart: what counts is their ratio. The tests are those of `Claim` on the
-    logarithms, whose means differ by the logarithm of the ratio.
-    """
-
-    statement: str
-    a: Sequence[float]
-    b: Sequence[float]
-    margin: Factor
-
-    def weigh(self, error: float, power: float) -> Evidence | str:
-        """Return the evidence, with geometric means and the interval of their ratio."""
-        a, b = ([math.log(x) if x > 0.0 else math.nan for x in values] for values in (self.a, self.b))
-        found = Claim(self.statement, "equal", a, b, math.log(self.margin)).weigh(error, power)
-        if isinstance(found, str):
-            return found
-        difference = found.interval
-        ratio = Interval(_exp(difference.estimate), _exp(difference.low), _exp(difference.high), difference.level)
-        first, second = (f"{_exp(math.fsum(values) / len(values)):.4g} (n = {len(values)})" for values in (a, b))
-        reason = found.numbers.partition(str(difference))[2]  # why there is no test, if there is none
-        return found._replace(interval=ratio, numbers=f"{first} against {second}, ratio {ratio}{reason}")
-
-
-def equal(found: Found, statement: str, a: Group, b: Group, quantity: Quantity, margin: float) -> Judgeable:
-    """Return the claim that two groups agree in a quantity to a margin, or in its geometric mean to a `Factor`."""
-    values = found.values(a, quantity), found.values(b, quantity)
-    if isinstance(margin, Factor):
-        return EqualToFactor(statement, *values, margin)
-    return Claim(statement, "equal", *values, margin)
+def equal(
+    found: Found, statement: str, a: Group, b: Group, quantity: Quantity, margin: float, *, paired: bool = False
+) -> Claim:
+    """Return the claim that two groups agree in a quantity to a margin, if ``paired`` by the differences of seeds."""
+    values = found.pairs(a, b, quantity) if paired else (found.values(a, quantity), found.values(b, quantity))
+    return Claim(statement, "equal", *values, margin, paired)
 
 
 def greater(found: Found, statement: str, a: Group, b: Group, quantity: Quantity, margin: float = 0.0) -> Claim:
@@ -180,12 +145,14 @@ def not_worse(found: Found, statement: str, a: Group, b: Group, quantity: Quanti
     return greater(found, statement, a, b, quantity, -margin)
 
 
-def all_equal(found: Found, statement: str, groups: Sequence[Group], quantity: Quantity, margin: float) -> Every:
-    """Return the claim that all groups agree with each other to a margin, pair by pair."""
+def all_equal(
+    found: Found, statement: str, groups: Sequence[Group], quantity: Quantity, margin: float, *, paired: bool = False
+) -> Every:
+    """Return the claim that each two of the groups agree to a margin, see `equal`."""
     return Every(
         statement,
         {
-            f"{a.label} against {b.label}": equal(found, statement, a, b, quantity, margin)
+            f"{a.label} against {b.label}": equal(found, statement, a, b, quantity, margin, paired=paired)
             for a, b in combinations(groups, 2)
         },
     )
@@ -203,10 +170,6 @@ def describe_margins(groups: Sequence[Group]) -> dict[str, str]:
 def accuracy_margin(group: Group) -> float:
     """Return by how much accuracies on the group's data may differ and count as equal."""
     return MARGINS[_kind(group)]
-
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700.0 else math.inf
 
 
 def _kind(group: Group) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from heatbath.paper.groups import (
     SEEDS,
     TAIL_LOSS,
     TAIL_TEST,
+    VGG16_SEEDS,
     Found,
     Group,
     Scale,
@@ -21,7 +22,6 @@ from heatbath.paper.groups import (
 from heatbath.paper.pictures import curve_panel, group_panel
 from heatbath.statistics import Judgeable, judge
 
-VGG16_SEEDS = 5
 _PAIRS = {
     "at the same temperature, coupling gradient": ("random", "constant, T of random"),
     "at the same temperature, coupling update": ("random update", "constant, T of update"),

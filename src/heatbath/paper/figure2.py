@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 from heatbath.paper.experiments import Experiment
 from heatbath.paper.figure1 import draw_protocols
-from heatbath.paper.groups import Group, Scale, cnn, protocol_groups
-
-SEEDS = 3  # the paper shows single runs; three show how far single runs can be trusted
+from heatbath.paper.groups import CNN_SEEDS, Group, Scale, cnn, protocol_groups
 
 
 def _groups(scale: Scale) -> Sequence[Group]:
-    return protocol_groups(cnn(lr=5e-5), SEEDS) if scale == "paper" else ()
+    return protocol_groups(cnn(lr=5e-5), CNN_SEEDS) if scale == "paper" else ()
 
 
 EXPERIMENT = Experiment(

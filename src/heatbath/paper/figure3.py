@@ -7,11 +7,21 @@ from collections.abc import Sequence
 from heatbath.paper.claims import accuracy_margin, all_equal, not_worse
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.figure1 import remark_on_scale
-from heatbath.paper.groups import BEST_TEST, SEEDS, TAIL_TEST, Found, Group, Scale, cnn, perceptron, protocol_groups
+from heatbath.paper.groups import (
+    BEST_TEST,
+    CNN_SEEDS,
+    SEEDS,
+    TAIL_TEST,
+    Found,
+    Group,
+    Scale,
+    cnn,
+    perceptron,
+    protocol_groups,
+)
 from heatbath.paper.pictures import group_panel
 from heatbath.statistics import Judgeable, judge
 
-CNN_SEEDS = 10
 _SHALLOW, _DEEP = "perceptron", "CNN"
 _OUTSIDE = "the paper itself finds the CNN at l = 0.005 outside the small-rate regime, in which it expects equality"
 

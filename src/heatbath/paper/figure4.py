@@ -11,6 +11,7 @@ from heatbath.paper.groups import (
     FINAL_TEST,
     GENERALISATION_ERROR,
     TAIL_TEST,
+    VGG16_SEEDS,
     Found,
     Group,
     Quantity,
@@ -21,13 +22,13 @@ from heatbath.paper.groups import (
 from heatbath.paper.pictures import curve_panel, group_panel
 from heatbath.statistics import Judgeable, judge
 
-SEEDS, IMAGENET_SEEDS = 5, 3
+IMAGENET_SEEDS = 3
 
 
 def _groups(scale: Scale) -> Sequence[Group]:
     if scale != "paper":
         return ()
-    scratch = protocol_groups(vgg16(), SEEDS, "from scratch")
+    scratch = protocol_groups(vgg16(), VGG16_SEEDS, "from scratch")
     return scratch + protocol_groups(vgg16(weights="imagenet"), IMAGENET_SEEDS, "from ImageNet")
 
 

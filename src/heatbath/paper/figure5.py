@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from heatbath.panels import Panel
 from heatbath.paper.claims import Not, accuracy_margin, equal
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.groups import FINAL_TEST, MEAN_TEST, RANDOM, Found, Group, Quantity, Scale, perceptron
-from heatbath.paper.pictures import curve_panel, group_panel
+from heatbath.paper.pictures import curve_panel, group_panel, way_panel
 from heatbath.records import Record
 from heatbath.statistics import Claim, Judgeable, judge
 
@@ -50,25 +48,13 @@ def _draw(found: Found) -> Drawing:
         Not(differs, equal(found, differs, one, three, MEAN_TEST, margin)),
         Claim(as_far, "equal", found.values(three, FINAL_TEST), found.values(one, _HALFWAY), margin),
     ]
-    way = "The same curves over l times the number of steps: a group at half the rate goes half as far in an epoch."
+    way = "The same curves over the sum of the rates: a group at half the rate goes half as far in an epoch."
     panels = [
         curve_panel(found, found.groups, "test_accuracy"),
-        over_the_way(curve_panel(found, found.groups, "test_accuracy", "Test accuracy over the way gone"), found, way),
+        way_panel(found, found.groups, "test_accuracy", way),
         group_panel(found, found.groups, FINAL_TEST),
     ]
     return Drawing(panels, judge(claims))
-
-
-def over_the_way(panel: Panel, found: Found, note: str) -> Panel:
-    """Return a panel of curves over ``l steps / (1 - mu)``, the time of the gradient flow, instead of epochs."""
-    paces = {
-        group.label: group.config.lr * group.config.steps_per_epoch / (1.0 - group.config.momentum)
-        for group in found.groups
-    }
-    series = [
-        replace(one, x=tuple(float(x) * paces[one.name] for x in one.x)) for one in panel.series if one.name in paces
-    ]
-    return replace(panel, series=tuple(series), x_label="l steps / (1 - mu)", note=note)
 
 
 def _at_half(record: Record) -> float:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from heatbath.paper.claims import Near, accuracy_margin, equal
 from heatbath.paper.experiments import Drawing, Experiment
-from heatbath.paper.groups import FINAL_TEST, MEAN_TEST, RANDOM, Found, Group, Scale, cnn, vgg16
+from heatbath.paper.groups import CNN_SEEDS, FINAL_TEST, MEAN_TEST, RANDOM, VGG16_SEEDS, Found, Group, Scale, cnn, vgg16
 from heatbath.paper.pictures import curve_panel, group_panel
 from heatbath.statistics import Judgeable, judge
 
-CNN_SEEDS, VGG16_SEEDS = 10, 5
 _CNN, _VGG16 = "CNN", "VGG16"
 PRINTED = {"C = 128, l = 2.5e-4": (0.73036, 0.00444), "C = 256, l = 5e-4": (0.73002, 0.00526)}
 """The paper's mean and standard deviation of the final test accuracy of VGG16."""

@@ -1,8 +1,9 @@
 """Groups of runs that differ in their seed alone, and what is found of them in a store.
 
 The groups of a figure use the same seeds, so that run k of each starts from the same weights and sees the data in the
-same order. They are compared as if they were independent: where the common start makes runs alike, the tests are
-conservative, and no run needs its partner, which may have diverged or not be done.
+same order. Where the rate is so small that such runs stay close, in figures 1 and 2, they are compared by seed. In the
+others they are compared as if they were independent: with few seeds and little in common that tells more, and where
+the common start does make runs alike, the tests are conservative.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Literal
+
+import numpy as np
 
 from heatbath.configs import RunConfig
 from heatbath.records import ENDED, TAIL, Record
@@ -25,6 +28,7 @@ CONSTANT, RANDOM = 0, 1  # colours that other groups of the same kind share
 SPARE = 2  # after 5 and 6, the palette's last, a colour of a cyclic protocol serves where there is none
 EPOCHS: dict[Scale, int] = {"smoke": 3, "laptop": 60, "paper": 180}
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 20}
+CNN_SEEDS, VGG16_SEEDS = 10, 5  # at the paper's scale, the only one at which they are trained
 _MODELS = {"mlp": "perceptron (Model 1)", "cnn": "CNN (Model 2)", "vgg16": "VGG16 (Model 3)"}
 
 
@@ -110,12 +114,21 @@ class Found:
 
     def values(self, group: Group, quantity: Quantity) -> list[float]:
         """Return the quantity of each run that has ended: no number for one that diverged, which leaves claims open."""
+        return list(self._by_seed(group, quantity).values())
+
+    def pairs(self, a: Group, b: Group, quantity: Quantity) -> tuple[list[float], list[float]]:
+        """Return the values of two groups, of those seeds whose runs have ended in both."""
+        first, second = self._by_seed(a, quantity), self._by_seed(b, quantity)
+        common = [seed for seed in first if seed in second]
+        return [first[seed] for seed in common], [second[seed] for seed in common]
+
+    def _by_seed(self, group: Group, quantity: Quantity) -> dict[int, float]:
         ended = (self.records.get(config.run) for config in group.configs)
-        return [
-            quantity.of(record) if record.status == "finished" else math.nan
+        return {
+            record.config.seed: quantity.of(record) if record.status == "finished" else math.nan
             for record in ended
             if record is not None and record.status in ENDED and (record.epochs or record.status == "diverged")
-        ]
+        }
 
     @property
     def is_complete(self) -> bool:
@@ -218,6 +231,13 @@ def _tail_mean(name: str) -> Callable[[Record], float]:
     return lambda record: float(record.tail(name) or 0.0)
 
 
+def _early_loss(record: Record) -> float:
+    """The training loss, between epochs, where the sum of the rates is a quarter of what it is for a constant one."""
+    ways = list(accumulate(record.curve("rate")))
+    logarithms = [math.log(max(loss, 1e-30)) for loss in record.curve("train_loss")]
+    return math.exp(float(np.interp(0.25 * record.config.lr * record.config.epochs, ways, logarithms)))
+
+
 def _roughness(record: Record) -> float:
     """The root mean square of the steps of the training loss over the last epochs, without their mean."""
     losses = record.curve("train_loss")[-TAIL - 1 :]
@@ -236,6 +256,7 @@ TAIL_LOSS = Quantity(  # above 0, as losses are compared by their ratio
     "train loss",
     TAIL_TEST.title,
 )
+EARLY_LOSS = Quantity("early training loss", _early_loss, "train loss", "after a quarter of the sum of the rates")
 MEAN_TEST = Quantity(
     "mean test accuracy",
     lambda record: math.fsum(record.curve("test_accuracy")) / len(record.epochs),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from heatbath.panels import Panel, Series
 from heatbath.paper.groups import Found, Group, Quantity
@@ -31,6 +32,14 @@ def curve_panel(
     name = _SHORT.get(curve, curve.replace("_", " "))
     note = note or "Mean over the runs; the band is its 95 % interval."
     return Panel(title or name.capitalize(), "epochs", name, tuple(series), y_log=log, note=note)
+
+
+def way_panel(found: Found, groups: Sequence[Group], curve: str, note: str, *, log: bool = False) -> Panel:
+    """Return the curves over ``sum of rates / (1 - mu)``, the time of the gradient flow, instead of epochs."""
+    panel = curve_panel(found, groups, curve, f"{_SHORT[curve].capitalize()} over the way gone", log=log, note=note)
+    ways = {group.label: _way(found, group) for group in groups}
+    series = tuple(replace(one, x=ways[one.name]) for one in panel.series)
+    return replace(panel, series=series, x_label="sum of rates / (1 - mu)")
 
 
 def group_panel(found: Found, groups: Sequence[Group], quantity: Quantity, title: str = "") -> Panel:
@@ -68,6 +77,13 @@ def level(found: Found, group: Group, quantity: Quantity, ends: tuple[float, flo
     """Return the mean of a quantity of one group as a level across a panel, with its 95 % interval."""
     values = found.values(group, quantity)
     return [_with_band(group.label, ends, [values, values], group.colour)] if values else []
+
+
+def _way(found: Found, group: Group) -> tuple[float, ...]:
+    """How far the runs of a group have gone after each epoch, on average."""
+    pace = group.config.steps_per_epoch / (1.0 - group.config.momentum)
+    rates = zip(*(record.curve("rate") for record in found.runs(group)), strict=False)
+    return tuple(accumulate(pace * math.fsum(epoch) / len(epoch) for epoch in rates))
 
 
 def _with_band(

@@ -23,8 +23,9 @@ from heatbath.statistics import Verdict
 _TRAINED, _COMPUTED = 0.85, 0.95  # the progress when calculations and when only the drawing are left
 _CHECKPOINT_SECONDS = 20.0  # what an interrupt may cost; more often would slow small runs down
 _TESTS = (
-    "Welch's t between runs of different seeds, taken as independent, of losses by their logarithms; two one-sided "
-    "tests for equality; the claims of a figure are a family, in which the chance of any wrong verdict is at most 5 %"
+    "Welch's t between groups of runs, taken as independent, or, where pairs are counted, Student's t of the "
+    "differences by seed; of losses by their logarithms; two one-sided tests for equality; the claims of a figure are "
+    "a family, in which the chance of any wrong verdict is at most 5 %"
 )
 
 
