@@ -1,4 +1,4 @@
-"""Numbers over seeds and what follows from them: intervals, Welch and equivalence tests, power, verdicts on claims.
+"""Numbers over seeds and what follows from them: intervals, tests of pairs and groups, power, verdicts on claims.
 
 Distributions come from SciPy, imported when one is needed: the results themselves can be read without it.
 """

@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 from synthetic_records import make_record, make_records
 
-from heatbath.paper.claims import LOSS_MARGIN, Above, Every, Near, Not, all_equal
+from heatbath.paper.claims import LOSS_MARGIN, PAIRED_FROM, Above, Every, Near, Not, all_equal
 from heatbath.paper.groups import FINAL_TEST, TAIL_LOSS, Found, perceptron, protocol_groups
 from heatbath.statistics import Claim, Factor, judge
 
@@ -99,21 +101,23 @@ def test_losses_of_runs_are_compared_by_their_ratio():
     assert f"{losses[0]:.4g} (n = 6) against {losses[1]:.4g} (n = 6), ratio 0." in verdict.detail
 
 
-def test_runs_are_paired_by_seed():
+def test_groups_of_many_seeds_are_compared_by_seed():
     """Runs that have no partner yet are left out; a diverged one is not."""
-    groups = protocol_groups(perceptron("smoke"), 6, protocols=("constant", "random"))
-    records = make_records(groups[0].configs, accuracy=0.9) | make_records(groups[1].configs[1:], accuracy=0.9)
+    groups = protocol_groups(perceptron("smoke"), PAIRED_FROM, protocols=("constant", "random"))
+    records = make_records(groups[0].configs) | make_records(groups[1].configs[1:])
     del records[groups[0].configs[3].run]
     found = Found("smoke", tuple(groups), records)
-    first, second = found.pairs(*groups, FINAL_TEST)
-    assert [first, second] == [
-        [FINAL_TEST.of(records[group.configs[seed].run]) for seed in (1, 2, 4, 5)] for group in groups
-    ]
-    (verdict,) = judge([all_equal(found, "alike", groups, FINAL_TEST, 0.01, paired=True)])
-    assert "(n = 4 pairs), difference " in verdict.detail
+
+    def detail(asked):
+        return judge([all_equal(found, "alike", asked, FINAL_TEST, 0.01)])[0].detail
+
+    seeds = [seed for seed in range(PAIRED_FROM) if seed not in (0, 3)]
+    expected = [[FINAL_TEST.of(records[group.configs[seed].run]) for seed in seeds] for group in groups]
+    assert list(found.pairs(*((group, FINAL_TEST) for group in groups))) == expected
+    assert f"(n = {len(seeds)} pairs), difference " in detail(groups)
+    assert "(n = 8) against " in detail([replace(group, seeds=PAIRED_FROM - 1) for group in groups])
     records[groups[1].configs[2].run] = make_record(groups[1].configs[2], status="diverged")
-    (verdict,) = judge([all_equal(found, "alike", groups, FINAL_TEST, 0.01, paired=True)])
-    assert "no number in 1 of 8 values" in verdict.detail
+    assert f"no number in 1 of {2 * len(seeds)} values" in detail(groups)
 
 
 def test_diverged_runs_leave_a_claim_open():

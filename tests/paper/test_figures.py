@@ -76,7 +76,7 @@ def test_figure1_tells_the_way_gone_from_epochs(by):
         epochs = [Epoch(rate, noise * math.exp(-x / 15.0), 0.9, 0.2, 0.9) for rate, x in zip(rates, gone, strict=True)]
         records[config.run] = Record(config, "finished", tuple(epochs))
     figure = experiment.figure(records, "laptop")
-    (verdict,) = (verdict for verdict in figure.verdicts if "quarter of the sum" in verdict.claim)
+    (verdict,) = (verdict for verdict in figure.verdicts if "of the sum of the rates" in verdict.claim)
     assert verdict.outcome == ("confirmed" if by == "way" else "contradicted")
     slopes = [math.log(series.y[15]) / series.x[15] for series in figure.panels[-1].series]
     assert (max(slopes) == pytest.approx(min(slopes), rel=0.03)) == (by == "way")

@@ -72,20 +72,23 @@ def prose():
 def test_the_words_on_the_way_gone_are_those_of_the_records(prose, figure, file):
     records = {record.run: record for record in read_lines(ROOT / f"results/{file}.jsonl.gz")}
     over_epochs, over_way, gone = [], [], {}
+    parts = [45, *range(18, 181)]  # of the way, in epochs of a constant rate
     for group in EXPERIMENTS[figure].groups("paper"):
         runs = [records[config.run] for config in group.configs if config.run in records]
         ways = [np.cumsum(run.curve("rate")) / run.config.lr for run in runs]
         losses = [np.log(run.curve("train_loss")) for run in runs]
-        over_epochs.append([np.mean([loss[k - 1] for loss in losses]) for k in (10, 45)])
-        over_way.append(np.mean([np.interp(45, way, loss) for way, loss in zip(ways, losses, strict=True)]))
+        over_epochs.append([np.mean([loss[k - 1] for loss in losses]) for k in (10, 45, 180)])
+        over_way.append(np.mean([np.interp(parts, way, loss) for way, loss in zip(ways, losses, strict=True)], axis=0))
         gone[group.label] = np.mean([way[-20:].mean() / 180 for way in ways])
-    early, later = np.exp(np.ptp(over_epochs, axis=0))
-    way = np.exp(np.ptp(over_way))
+    early, later, last = np.exp(np.ptp(over_epochs, axis=0))
+    quarter, *others = np.exp(np.ptp(over_way, axis=0))
     if figure == "figure1":
         assert f"up to a factor of {early:.2f} apart, after 45 epochs {later:.2f}" in prose
-        assert f"they agree to {way:.2f}." in prose
+        assert f"{100 * (last - 1):.1f} % in the last epoch" in prose
+        assert f"{quarter:.2f} apart at a quarter of it, at most {max(others):.2f} after the first tenth" in prose
     else:
-        assert f"factors of {early:.2f} and {later:.2f} after 10 and 45 epochs, {way:.3f} at a quarter" in prose
+        words = f"factors of {early:.2f} and {later:.2f} after 10 and 45 epochs, {quarter:.3f} at a quarter of the way"
+        assert f"{words} and at most {max(others):.2f} after the first tenth" in prose
         words = (
             f"the first has gone {gone['cyclic:6']:.3f} of the way on average and the second {gone['cyclic:30']:.3f}"
         )
@@ -116,9 +119,10 @@ def test_the_words_on_vgg16_are_those_of_the_records(prose):
     known = {run.run: [k + 1 for k, one in enumerate(run.curve("train_accuracy")) if one > 0.999] for run in runs}
     first = [epochs[0] for epochs in known.values()]
     assert f"between epochs {min(first)} and {max(first)}" in prose
-    fast = [run for run in runs if str(run.config.protocol) == "cyclic:6"]
-    last = max(max(set(range(1, 181)) - set(known[run.run])) for run in fast)
-    assert f"up to epoch {last}" in prose
+    cycles = [[run for run in runs if str(run.config.protocol) == name] for name in ("cyclic:6", "cyclic:18")]
+    last = [max(max(set(range(1, 181)) - set(known[run.run])) for run in some) for some in cycles]
+    assert "up to epochs {} and {}".format(*last) in prose
+    fast = cycles[0]
     low, at, fallen = min((run.curve("train_accuracy")[k], k + 1, run.run) for run in fast for k in range(70, 180))
     assert f"goes down to {low:.2f} at epoch {at}" in prose
     assert max(runs, key=lambda run: run.final("test_accuracy")).run == fallen

@@ -9,7 +9,7 @@ from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.groups import FINAL_TEST, MEAN_TEST, RANDOM, Found, Group, Quantity, Scale, perceptron
 from heatbath.paper.pictures import curve_panel, group_panel, way_panel
 from heatbath.records import Record
-from heatbath.statistics import Claim, Judgeable, judge
+from heatbath.statistics import Judgeable, judge
 
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 50}
 EPOCHS: dict[Scale, int] = {"smoke": 2, "laptop": 24, "paper": 180}
@@ -46,7 +46,7 @@ def _draw(found: Found) -> Drawing:
             margin,
         ),
         Not(differs, equal(found, differs, one, three, MEAN_TEST, margin)),
-        Claim(as_far, "equal", found.values(three, FINAL_TEST), found.values(one, _HALFWAY), margin),
+        equal(found, as_far, three, one, FINAL_TEST, margin, of_b=_HALFWAY),
     ]
     way = "The same curves over the sum of the rates: a group at half the rate goes half as far in an epoch."
     panels = [
@@ -74,7 +74,7 @@ def _remarks(scale: Scale) -> dict[str, str]:
 
 EXPERIMENT = Experiment(
     name="figure5",
-    title="Equal temperature, equal training: the perceptron",
+    title="Runs of equal temperature: the perceptron",
     question="Do runs of the same l / C learn alike, and does one of half that temperature learn differently?",
     groups=_groups,
     draw=_draw,

@@ -1,9 +1,7 @@
 """Groups of runs that differ in their seed alone, and what is found of them in a store.
 
 The groups of a figure use the same seeds, so that run k of each starts from the same weights and sees the data in the
-same order. Where the rate is so small that such runs stay close, in figures 1 and 2, they are compared by seed. In the
-others they are compared as if they were independent: with few seeds and little in common that tells more, and where
-the common start does make runs alike, the tests are conservative.
+same order.
 """
 
 from __future__ import annotations
@@ -116,9 +114,9 @@ class Found:
         """Return the quantity of each run that has ended: no number for one that diverged, which leaves claims open."""
         return list(self._by_seed(group, quantity).values())
 
-    def pairs(self, a: Group, b: Group, quantity: Quantity) -> tuple[list[float], list[float]]:
+    def pairs(self, a: tuple[Group, Quantity], b: tuple[Group, Quantity]) -> tuple[list[float], list[float]]:
         """Return the values of two groups, of those seeds whose runs have ended in both."""
-        first, second = self._by_seed(a, quantity), self._by_seed(b, quantity)
+        first, second = self._by_seed(*a), self._by_seed(*b)
         common = [seed for seed in first if seed in second]
         return [first[seed] for seed in common], [second[seed] for seed in common]
 
@@ -231,11 +229,15 @@ def _tail_mean(name: str) -> Callable[[Record], float]:
     return lambda record: float(record.tail(name) or 0.0)
 
 
-def _early_loss(record: Record) -> float:
-    """The training loss, between epochs, where the sum of the rates is a quarter of what it is for a constant one."""
-    ways = list(accumulate(record.curve("rate")))
-    logarithms = [math.log(max(loss, 1e-30)) for loss in record.curve("train_loss")]
-    return math.exp(float(np.interp(0.25 * record.config.lr * record.config.epochs, ways, logarithms)))
+def _loss_at(part: float) -> Callable[[Record], float]:
+    """The training loss, between epochs, where the sum of the rates is a part of what it is for a constant rate."""
+
+    def loss(record: Record) -> float:
+        ways = list(accumulate(record.curve("rate")))
+        logarithms = [math.log(max(loss, 1e-30)) for loss in record.curve("train_loss")]
+        return math.exp(float(np.interp(part * record.config.lr * record.config.epochs, ways, logarithms)))
+
+    return loss
 
 
 def _roughness(record: Record) -> float:
@@ -256,7 +258,10 @@ TAIL_LOSS = Quantity(  # above 0, as losses are compared by their ratio
     "train loss",
     TAIL_TEST.title,
 )
-EARLY_LOSS = Quantity("early training loss", _early_loss, "train loss", "after a quarter of the sum of the rates")
+LOSSES_ON_THE_WAY = tuple(
+    Quantity(f"training loss at {part:g} of the way", _loss_at(part), "train loss", f"at {part:g} of the way")
+    for part in (0.25, 0.5, 0.75)
+)
 MEAN_TEST = Quantity(
     "mean test accuracy",
     lambda record: math.fsum(record.curve("test_accuracy")) / len(record.epochs),

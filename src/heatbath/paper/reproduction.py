@@ -23,9 +23,9 @@ from heatbath.statistics import Verdict
 _TRAINED, _COMPUTED = 0.85, 0.95  # the progress when calculations and when only the drawing are left
 _CHECKPOINT_SECONDS = 20.0  # what an interrupt may cost; more often would slow small runs down
 _TESTS = (
-    "Welch's t between groups of runs, taken as independent, or, where pairs are counted, Student's t of the "
-    "differences by seed; of losses by their logarithms; two one-sided tests for equality; the claims of a figure are "
-    "a family, in which the chance of any wrong verdict is at most 5 %"
+    "Student's t of the differences by seed where groups are of ten seeds or more, and Welch's t where they are of "
+    "fewer; of losses by their logarithms; two one-sided tests for equality; the claims of a figure are a family, in "
+    "which the chance of any wrong verdict is at most 5 %"
 )
 
 
