@@ -107,6 +107,10 @@ def test_batch_size_is_rounded_and_the_temperature_tells(size):
         assert gap > abs(other.temperature() - thermostat.temperature())
 
 
+def test_a_batch_that_is_solved_for_is_never_the_whole_data_set():
+    assert Thermostat(1e-3, 60, dataset_size=64).at(lr=1.0).batch_size == 63
+
+
 def test_momentum_nearest_to_the_present_one_where_there_are_two():
     """With a law of variance above 1, ``F / (1 - mu)`` falls before it rises."""
     law = LogNormal(1.2)
@@ -137,6 +141,9 @@ def test_momentum_nearest_to_the_present_one_where_there_are_two():
         (Thermostat(1e-4, 30), {"lr": 1e-3, "solve": "lr"}, "lr is both given"),
         (Thermostat(1e-4, 30), {"lr": 1e-3, "batch_size": 3, "momentum": 0.1}, "nothing is left"),
         (Thermostat(1e-4, 30), {"solve": "law"}, "solve must be"),
+        (Thermostat(1.0, 1, 0.9), {"lr": 1e-17, "solve": "momentum"}, "no momentum.*closer to 1 than a float can be"),
+        (Thermostat(1e-310, 10**15), {"batch_size": 1}, "no lr.*beyond what a float can hold"),
+        (Thermostat(1e308, 1, 0.99), {"batch_size": 2}, "no lr.*beyond what a float can hold"),
         (Thermostat(1e-4, 30), {"batch_size": 61, "dataset_size": 60}, "at most dataset_size=60, got 61"),
     ],
 )

@@ -135,8 +135,8 @@ class Thermostat:
         """Return the Thermostat of equal temperature that has the given knobs, one further knob being solved for.
 
         What is neither given nor solved stays as it is, so ``t.at(law="constant")`` is the fair control of a random
-        rate: the constant rate of equal temperature. A solved batch size is rounded to the nearest integer; the
-        ``temperature`` of the result tells what that costs. Where several momenta give the temperature (only for laws
+        rate: the constant rate of equal temperature. A solved batch size is rounded to the nearest integer below that
+        of the data; the ``temperature`` of the result tells what that costs. Where several momenta give the temperature (only for laws
         of variance above 1), the one nearest to the present momentum is taken.
 
         Args:
@@ -161,10 +161,15 @@ class Thermostat:
         if knob == "batch_size":
             changes["batch_size"] = 1  # any size that no data set forbids
         other = replace(self, **changes)
-        if self.temperature() == 0.0:
+        if self.batch_variance == 0.0:
             raise ValueError(
                 f"no {knob} to solve for: batch_size={self.batch_size} is the whole data set, which has no noise and "
                 "temperature 0 at every lr and momentum; give a smaller batch_size to begin with"
+            )
+        if not 0.0 < self.temperature() < math.inf:
+            raise ValueError(
+                f"no {knob} to solve for: with lr={self.lr:.4g}, batch_size={self.batch_size} and "
+                f"momentum={self.momentum:.4g} the temperature is beyond what a float can hold"
             )
         solvers = {"lr": _with_lr, "batch_size": _with_batch_size, "momentum": _with_momentum}
         return solvers[knob](other, self.temperature(), self.momentum)
@@ -211,7 +216,8 @@ def _with_batch_size(other: Thermostat, target: float, _momentum: float) -> Ther
             f"no batch_size gives temperature {target:.4g}: even batch_size=1 is only at {hottest:.4g}, {q:.4g} times "
             f"too cold, with lr={other.lr:.4g} and momentum={other.momentum:.4g}; raise the lr or the momentum"
         )
-    return replace(other, batch_size=max(1, math.floor(size + 0.5)))
+    largest = math.inf if samples is None else samples - 1  # all samples have no noise
+    return replace(other, batch_size=int(max(1, min(math.floor(size + 0.5), largest))))
 
 
 def _with_momentum(other: Thermostat, target: float, momentum: float) -> Thermostat:
@@ -223,6 +229,11 @@ def _with_momentum(other: Thermostat, target: float, momentum: float) -> Thermos
             "has no noise at any momentum; ask for a smaller batch_size"
         )
     q = target / scale
+    if 1.0 - 1.0 / q == 1.0:
+        raise ValueError(
+            f"no momentum gives temperature {target:.4g}: with lr={other.lr:.4g} and batch_size={other.batch_size} it "
+            f"would be closer to 1 than a float can be; raise the lr"
+        )
 
     def excess(mu: float) -> float:
         return other._law_factor_at(mu) / (1.0 - mu) - q
