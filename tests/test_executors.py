@@ -62,6 +62,13 @@ def test_workers_give_the_same_numbers_even_if_one_dies(engine, tmp_path, monkey
     assert os.listdir(tmp_path / "store" / "checkpoints") == []
 
 
+def test_workers_do_not_import_from_the_current_folder(engine, tmp_path, monkeypatch):
+    (tmp_path / "random.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(executors, "WORKER", WORKER)
+    assert curves(runner.run(CONFIGS, tmp_path / "store", "cpu", workers=2)) == alone(CONFIGS)
+
+
 def test_when_all_workers_die_the_error_says_what_to_do(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(executors, "WORKER", "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(OSError, match=r"all worker processes have died \(signal 9, often a lack of memory\)"):

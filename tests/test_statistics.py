@@ -401,7 +401,11 @@ def test_any_claim_that_weighs_itself_is_judged():
         (lambda: Claim("c", "same", LEFT, RIGHT), "unknown kind of claim 'same': choose one of equal, greater, less"),
         (lambda: Claim("c", "equal", LEFT, RIGHT), "margin must be a positive finite number, got 0.0"),
         (lambda: Claim("c", "greater", LEFT, RIGHT, math.nan), "margin must be a finite number, got nan"),
-        (lambda: Claim("c", "equal", LEFT, RIGHT, Factor(1.0)), "margin must be a positive finite number, got 0.0"),
+        (lambda: Claim("c", "equal", LEFT, RIGHT, Factor(1.0)), "a factor must be a finite number above 1, got 1.0"),
+        (
+            lambda: Claim("c", "greater", LEFT, RIGHT, Factor(-2.0)),
+            "a factor must be a finite number above 0, got -2.0",
+        ),
         (lambda: Claim("c", "equal", LEFT, RIGHT, 0.1, paired=True), "pairs need a value of each group, got 5 and 6"),
         (lambda: equivalence(LEFT, RIGHT, -0.1), "margin must be a positive finite number, got -0.1"),
         (lambda: judge([], level=0.5), "level must be a probability with 0.5 < level < 1, got 0.5"),

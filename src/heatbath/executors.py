@@ -238,7 +238,9 @@ class Workers:
                     code = worker.close(patience=5.0)
                     if room == 0:
                         how = f"signal {-code}, often a lack of memory" if code < 0 else f"status {code}"
-                        raise OSError(f"all worker processes have died ({how}); ask for fewer with workers=1")
+                        raise OSError(
+                            f"all worker processes have died ({how}); ask for one with workers=1, or --workers 1"
+                        )
                 elif outcome in ("done", "damaged"):
                     del self._busy[line]
                     self._idle.append(worker)
@@ -277,11 +279,12 @@ class _Worker:
         life, self._life = os.pipe()
         program = WORKER.format(line=theirs.fileno(), life=life)
         path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        # Without -P a module of the current folder could stand in for one of ours.
         # A Ctrl-C is for the parent to act upon; a child that starts with the signal blocked never sees it.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", program],
+                [sys.executable, "-P", "-c", program],
                 pass_fds=(theirs.fileno(), life),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},

@@ -41,7 +41,7 @@ class Interval:
 
 def known_digits(error: float) -> str:
     """Return how to format a number that is known to ``error``: to its second digit, which says all that is known."""
-    return f".{max(0, 1 - math.floor(math.log10(error)))}f" if 0.0 < error < math.inf else ".4g"
+    return f"z.{max(0, 1 - math.floor(math.log10(error)))}f" if 0.0 < error < math.inf else ".4g"
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,9 @@ class Claim:
     def __post_init__(self) -> None:
         if self.kind not in ("equal", "greater", "less"):
             raise ValueError(f"unknown kind of claim {self.kind!r}: choose one of equal, greater, less")
+        least = 1.0 if self.kind == "equal" else 0.0
+        if self._is_ratio and not least < self.margin < math.inf:
+            raise ValueError(f"a factor must be a finite number above {least:g}, got {float(self.margin)!r}")
         check_margin(self._margin, positive=self.kind == "equal")
         if self.paired and len(self.a) != len(self.b):
             raise ValueError(f"pairs need a value of each group, got {len(self.a)} and {len(self.b)}")
@@ -223,7 +226,7 @@ class Claim:
     @property
     def _margin(self) -> float:
         """The margin of the numbers that are tested."""
-        return math.log(self.margin) if self._is_ratio and self.margin > 0.0 else self.margin
+        return math.log(self.margin) if self._is_ratio else self.margin
 
     def _tell(self, a: Floats, b: Floats, difference: Interval) -> tuple[Interval, str]:
         """The interval of what is judged, and all numbers in words."""

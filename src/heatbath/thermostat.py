@@ -136,8 +136,8 @@ class Thermostat:
 
         What is neither given nor solved stays as it is, so ``t.at(law="constant")`` is the fair control of a random
         rate: the constant rate of equal temperature. A solved batch size is rounded to the nearest integer below that
-        of the data; the ``temperature`` of the result tells what that costs. Where several momenta give the temperature (only for laws
-        of variance above 1), the one nearest to the present momentum is taken.
+        of the data; the ``temperature`` of the result tells what that costs. Where several momenta give the temperature
+        (only for laws of variance above 1), the one nearest to the present momentum is taken.
 
         Args:
             batch_size: as for the class, like the others; None keeps the present value.

@@ -74,6 +74,20 @@ def test_a_log_has_few_lines(clock, capsys):
     ]
 
 
+def test_a_log_that_nobody_reads_any_more_stops_no_work(clock, monkeypatch):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w", buffering=1) as pipe, progress.display() as shown:
+        monkeypatch.setattr(sys, "stderr", pipe)
+        for k in range(1, 101):
+            clock.seconds += 1.0
+            shown.show(0.01 * k, ("training",))
+        shown.say("a word", routine=False)
+        monkeypatch.undo()
+        assert shown.words == ["training"]
+        os.dup2(os.open(os.devnull, os.O_WRONLY), write)  # for what is left in the buffer
+
+
 def test_short_work_leaves_no_log(clock, capsys):
     with progress.display() as shown:
         follow = progress.follow_training(shown)

@@ -211,10 +211,19 @@ def test_a_reader_who_has_gone_is_no_error(heatbath, tmp_path):
         assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_a_closed_stream_is_no_error(tmp_path, stream):
+    script = f'"$@" train --epochs 1 --device cpu {stream}>&- && "$@" runs list {stream}>&-'
+    done = subprocess.run(["sh", "-c", script, "sh", *PROGRAM], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("1 finished" in done.stdout) == (stream == "2")
+
+
 def test_an_installation_without_scipy_has_means(monkeypatch):
     monkeypatch.setattr(summaries, "has_intervals", lambda: False)
     assert summaries.mean_and_interval([0.25, 0.5]) == "0.3750"
     assert summaries.mean_and_interval([None]) == "-"
+    assert summaries.mean_and_interval([1.5e28, 1.5e28]) == "1.5e+28"
 
 
 def _cut_the_network(monkeypatch):

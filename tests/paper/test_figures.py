@@ -82,6 +82,13 @@ def test_figure1_tells_the_way_gone_from_epochs(by):
     assert (max(slopes) == pytest.approx(min(slopes), rel=0.03)) == (by == "way")
 
 
+def test_a_first_epoch_beyond_a_part_of_the_way_has_no_loss_there():
+    _, figure = judge("figure1", 0.9, scale="smoke")
+    (verdict,) = (verdict for verdict in figure.verdicts if "of the sum of the rates" in verdict.claim)
+    assert verdict.outcome == "undecided"
+    assert "no number" in verdict.detail
+
+
 def test_figure5_tells_temperature_from_the_way_gone():
     """Runs that learn by l N / C alone: III differs from I after the same epochs and not after the same way."""
     experiment = EXPERIMENTS["figure5"]

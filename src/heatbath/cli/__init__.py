@@ -46,6 +46,9 @@ app.command("data", short_help="Which data sets are here, and how to get them.")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 2 after an error, 130 after an interrupt."""
     interruption = "interrupted"
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed, as by `heatbath ... >&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a poor locale gets a poor table, not an error after the work
     try:

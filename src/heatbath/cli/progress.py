@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -135,8 +135,9 @@ class _LogDisplay(Display):
 
     def _print(self, text: str) -> None:
         held, self._held = self._held, []
-        for line in (*held, text):
-            print(f"heatbath: {line}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # whoever read this has gone; the work goes on
+            for line in (*held, text):
+                print(f"heatbath: {line}", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -79,11 +79,11 @@ def mean_and_interval(values: Sequence[float | None]) -> str:
         return "-"
     mean = sum(known) / len(known)
     if len(known) == 1 or not has_intervals():
-        return f"{mean:.4f}"
+        return _decimal(mean)
     from heatbath.statistics import summarize
 
     interval = summarize(known).interval
-    return f"{mean:.4f} ± {(interval.high - interval.low) / 2.0:.4f}"
+    return f"{_decimal(mean)} ± {_decimal((interval.high - interval.low) / 2.0)}"
 
 
 def has_intervals() -> bool:
@@ -91,6 +91,10 @@ def has_intervals() -> bool:
     from importlib.util import find_spec
 
     return find_spec("scipy") is not None
+
+
+def _decimal(number: float) -> str:
+    return f"{number:.4f}" if abs(number) < 1e4 else f"{number:.4g}"
 
 
 def _value(config: RunConfig, name: str) -> str:

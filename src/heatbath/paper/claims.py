@@ -150,7 +150,7 @@ def greater(found: Found, statement: str, a: Group, b: Group, quantity: Quantity
 
 def not_worse(found: Found, statement: str, a: Group, b: Group, quantity: Quantity, margin: float) -> Claim:
     """Return the claim that the first group does not fall short of the second by the margin."""
-    return greater(found, statement, a, b, quantity, -margin)
+    return greater(found, statement, a, b, quantity, Factor(1.0 / margin) if isinstance(margin, Factor) else -margin)
 
 
 def all_equal(

@@ -230,12 +230,15 @@ def _tail_mean(name: str) -> Callable[[Record], float]:
 
 
 def _loss_at(part: float) -> Callable[[Record], float]:
-    """The training loss, between epochs, where the sum of the rates is a part of what it is for a constant rate."""
+    """The training loss, between epochs, where the sum of the rates is a part of what it is for a constant rate.
+
+    No number where the first epoch goes beyond that part already.
+    """
 
     def loss(record: Record) -> float:
         ways = list(accumulate(record.curve("rate")))
         logarithms = [math.log(max(loss, 1e-30)) for loss in record.curve("train_loss")]
-        return math.exp(float(np.interp(part * record.config.lr * record.config.epochs, ways, logarithms)))
+        return math.exp(np.interp(part * record.config.lr * record.config.epochs, ways, logarithms, left=math.nan))
 
     return loss
 
