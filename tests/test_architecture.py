@@ -21,7 +21,7 @@ FLOORS = [
     {"optimizer", "schedulers", "noise", "models", "datasets", "configs"},
     {"dynamics", "records", "resources"},
     {"gradient_pairs", "equilibrium", "replicas"},
-    {"thermometer", "engine", "checkpoints", "archives"},
+    {"thermometer", "engine", "checkpoints", "archives", "tables"},
     {"executors", "store"},
     {"campaigns", "plots"},
     {"runner", "simulation", "measurement", "report"},

@@ -1,6 +1,8 @@
 import csv
 import gzip
 import json
+import math
+import os
 import sys
 
 import pytest
@@ -65,6 +67,10 @@ def spoil(**changes):
     return lambda line: {**line, **changes}
 
 
+def bend(**changes):
+    return lambda line: {**line, "curves": {**line["curves"], **changes}}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -75,8 +81,16 @@ def spoil(**changes):
         (spoil(curves={name: ["x"] for name in archives.EPOCH_FIELDS}), "is not all numbers"),
         (spoil(curves={name: [1.0] for name in archives.EPOCH_FIELDS}), "it has 1 epochs, its config 3"),
         (lambda line: [line], "not a record"),
+        (bend(test_loss=[1.0, 10**400, 1.0]), "int too large"),
+        (bend(train_loss=[1.0, math.inf, 1.0]), "its train_loss is not all numbers"),
+        (bend(validation_loss=[None, 1.0, 1.0]), "its validation_loss is not all numbers"),
+        (spoil(seconds="nan"), "its seconds are 'nan'"),
+        (spoil(versions=[]), "its versions are"),
     ],
-    ids=["run", "status", "config", "curves", "text", "length", "list"],
+    ids=[
+        *("run", "status", "config", "curves", "text", "length", "list"),
+        *("huge", "infinite", "held out", "seconds", "versions"),
+    ],
 )
 def test_a_line_that_is_not_ours_is_named(tmp_path, change, message):
     path = tmp_path / "runs.jsonl"
@@ -85,6 +99,26 @@ def test_a_line_that_is_not_ours_is_named(tmp_path, change, message):
     path.write_text(path.read_text() + json.dumps(change(line)) + "\n")
     with pytest.raises(ValueError, match=rf"runs.jsonl, line 2: .*{message}"):
         archives.read_lines(path)
+
+
+def test_a_line_without_end_is_named(tmp_path):
+    (tmp_path / "runs.jsonl").write_text("[" * 100_000 + "\n")
+    with pytest.raises(ValueError, match=r"runs\.jsonl, line 1: not a record of a run"):
+        archives.read_lines(tmp_path / "runs.jsonl")
+
+
+def test_whole_numbers_need_no_point(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    archives.write_lines(RECORDS[:1], path)
+    path.write_text(json.dumps(bend(test_loss=[1, 2**70, 3])(json.loads(path.read_text()))))
+    values = archives.read_lines(path)[0].curve("test_loss")
+    assert list(map(repr, values)) == ["1.0", repr(2.0**70), "3.0"]
+
+
+def test_a_pipe_is_told_from_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match=r"pipe is a pipe or a device, .*: save it to a file first"):
+        archives.read_lines(tmp_path / "pipe")
 
 
 def test_a_truncated_gzip_file_is_told(tmp_path):
@@ -137,6 +171,18 @@ def test_parquet_holds_the_table_of_csv(tmp_path):
     table = parquet.read_table(tmp_path / "runs.parquet").to_pydict()
     assert table["seed"] == [1, 1, 1, 2, 3, 3]
     assert table["test_loss"][0] == RECORDS[0].epochs[0].test_loss
+
+
+def test_parquet_has_the_same_columns_whatever_they_hold(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    config, start = BASE.with_(seed=2**64 - 1), RunConfig(model="vgg16", dataset="cifar10", weights="imagenet")
+    files = {"large": [Record(config, "pending", epochs(1, 1))], "empty": [], "start": [Record(start, "pending")]}
+    for name, records in files.items():
+        archives.write_parquet(records, tmp_path / name)
+    tables = {name: parquet.read_table(tmp_path / name) for name in files}
+    assert tables["large"]["seed"].to_pylist() == [2**64 - 1]
+    assert len({table.schema for table in tables.values()}) == 1
+    assert "null" not in map(str, tables["empty"].schema.types)
 
 
 def test_columns_name_each_thing_once():

@@ -1,11 +1,12 @@
 """What derives from the curves of a run."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from heatbath.configs import RunConfig
-from heatbath.records import Epoch, Record
+from heatbath.records import Epoch, Record, check_record
 
 
 def record(accuracies, **more):
@@ -55,3 +56,41 @@ def test_a_loss_that_is_no_number_is_seen():
     assert Epoch(0.1, 1.0, 0.5, 1.0, 0.5).is_finite
     assert not Epoch(0.1, math.nan, 0.5, 1.0, 0.5).is_finite
     assert not Epoch(0.1, 1.0, 0.5, math.inf, 0.5).is_finite
+    assert Epoch(0.1, 1.0, 0.5, 1.0, 0.5, 1.0, 0.5).is_finite
+    assert not Epoch(0.1, 1.0, 0.5, 1.0, 0.5, math.nan, 0.5).is_finite
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_what_is_not_measured_after_each_epoch_has_no_summary(at):
+    epochs = [Epoch(0.1, 1.0, 0.9, 1.0, 0.8, 1.0 + k, 0.5) for k in range(3)]
+    epochs[at] = replace(epochs[at], validation_loss=None)
+    found = Record(RunConfig(validation=10), "finished", tuple(epochs))
+    for derive in (found.final, found.best, found.tail):
+        assert derive("validation_loss") is None
+        assert derive("validation_accuracy") == 0.5
+
+
+SOUND = Record(RunConfig(epochs=2), "finished", (Epoch(0.1, 1.0, 0.9, 1.0, 0.8),) * 2, "CPU", {"torch": "2"}, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"status": "best"}, "unknown status 'best'"),
+        ({"epochs": (Epoch(0.1, math.inf, 0.9, 1.0, 0.8),) * 2}, "its train_loss is not all numbers"),
+        ({"epochs": (Epoch(0.1, 1.0, None, 1.0, 0.8),) * 2}, "its train_accuracy is not all numbers"),
+        ({"epochs": (Epoch(0.1, 1.0, 0.9, 1.0, 0.8, 1.0),) * 2}, "its validation_loss is not all null"),
+        ({"epochs": SOUND.epochs[:1]}, "it has 1 epochs, its config 2"),
+        ({"seconds": math.nan}, "its seconds are nan"),
+        ({"seconds": -1.0}, "its seconds are -1.0"),
+        ({"versions": []}, r"its versions are \[\]"),
+        ({"versions": {"torch": 2}}, "2 is in the place of a device, precision or version"),
+        ({"device": None}, "None is in the place of"),
+        ({"device": "\ud800"}, "surrogates not allowed"),
+    ],
+)
+def test_what_no_run_leaves_behind_is_refused(change, message):
+    check_record(SOUND)
+    check_record(replace(SOUND, status="pending", epochs=SOUND.epochs[:1]))
+    with pytest.raises(ValueError, match=message):
+        check_record(replace(SOUND, **change))

@@ -76,6 +76,24 @@ def test_a_stopped_run_goes_on_bit_for_bit_in_another_stack(gpu, tmp_path, stop,
     assert os.listdir(tmp_path / "checkpoints") == []
 
 
+def test_a_change_of_the_working_folder_meanwhile_is_no_matter(gpu, tmp_path, monkeypatch):
+    for name in ("here", "here/data", "elsewhere"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    sources, checkpoints = set(), set()
+    monkeypatch.setattr(executors, "load_dataset", lambda *_, data_dir, **__: sources.add(data_dir))
+
+    def leave(_):
+        checkpoints.update(file.parent for file in tmp_path.rglob("*.checkpoint"))
+        os.chdir(tmp_path / "elsewhere")
+
+    records = runner.run(CONFIGS, "store", "cuda", data_dir="data", progress=leave)
+    assert curves(records) == alone(CONFIGS)
+    assert checkpoints == {tmp_path / "here" / "store" / "checkpoints"}
+    assert sources == {str(tmp_path / "here" / "data")}
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_a_full_disk_is_one_plain_line(gpu, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -239,6 +240,38 @@ def test_a_broken_database_gives_one_line(store):
         Store(store.path, read_only=True).records()
 
 
+def test_a_store_stays_where_it_was_opened(store, owner, tmp_path, monkeypatch):
+    store.claim(RUNS[:1], owner)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Store("store") as relative, Store("store", read_only=True) as reader:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        other = Owner(relative.owners)
+        assert set(relative.claim(RUNS, other)) == set(RUNS[1:]), "the first is being trained"
+        assert [record.status for record in reader.records()] == ["running"] * 4
+        assert relative.checkpoints == store.checkpoints
+        other.close()
+
+
+def test_a_name_need_not_be_utf8(store, owner, tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/bad\xffname %3f?")
+    with Store(folder) as results:
+        assert results.merge(store.path).added == 4
+    with Store(folder, read_only=True) as reader:
+        assert [record.run for record in reader.records()] == RUNS
+    shutil.copytree(store.path, f"{folder}-copy")
+    os.unlink(f"{folder}-copy/heatbath.sqlite-shm")
+    with Store(f"{folder}-copy", read_only=True) as reader:
+        assert len(reader.records()) == 4
+
+
+@pytest.mark.parametrize("place", ["link", "link/below"])
+def test_a_link_to_nowhere_is_named(tmp_path, place):
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError, match="link is a link to a folder that is not there: make that folder, or"):
+        Store(tmp_path / place)
+
+
 def test_a_full_disk_changes_nothing(store, owner):
     train(store, owner, 0, 3)
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
@@ -291,6 +324,28 @@ def test_merging_takes_what_is_better(store, owner, other, form):
     assert everything(other.path) == before
 
 
+@pytest.mark.parametrize("order", ["full partial", "partial full", "full other partial"])
+def test_a_file_that_has_a_run_twice_gives_the_better_one(store, owner, other, tmp_path, order):
+    """In whatever order; the counts are of runs, and numbers that differ are told."""
+    train(store, owner, 0, 1)
+    store.release(owner)
+    store.export(tmp_path / "partial", runs=RUNS[:1])
+    other.export(tmp_path / "full", runs=RUNS[:1])
+    lines = {name: (tmp_path / name).read_text() for name in ("partial", "full")}
+    values = json.loads(lines["full"])
+    values["curves"]["test_loss"][1] = 7.0
+    lines["other"] = json.dumps(values) + "\n"
+    (tmp_path / "both").write_text("".join(lines[name] for name in order.split()))
+    for target, counts in ((tmp_path / "fresh", (1, 0, 0)), (store.path, (0, 1, 0))):
+        with Store(target) as results:
+            merged = results.merge(tmp_path / "both")
+            assert (merged.added, merged.improved, merged.known) == counts
+            assert merged.differing == (tuple(RUNS[:1]) if "other" in order else ())
+            record = results.find(RUNS[0])
+            assert record.status == "finished"
+            assert record.curve("test_loss") == pytest.approx([epoch.test_loss for epoch in epochs(0, 0, 3)], rel=1e-5)
+
+
 def test_merging_keeps_our_numbers_and_says_so(store, owner, other):
     different = [Epoch(0.1, 9.0, 0.3, 9.0, 0.9)] * 3
     store.claim(RUNS, owner)
@@ -315,5 +370,5 @@ def test_exports(store, owner, tmp_path):
     train(store, owner, 1, 3)
     assert store.export(tmp_path / "lines", status="finished") == 1
     assert [json.loads(line)["run"] for line in (tmp_path / "lines").read_text().splitlines()] == [RUNS[1]]
-    assert store.export_csv(tmp_path / "table.csv") == 4
+    assert store.export_csv(tmp_path / "table.csv") == 1, "those without an epoch have no row"
     assert (tmp_path / "table.csv").read_text().count("\n") == 1 + 3

@@ -6,7 +6,6 @@ import csv
 import gzip
 import io
 import json
-import math
 import os
 import tempfile
 import zlib
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from heatbath.configs import RunConfig
-from heatbath.records import EPOCH_FIELDS, STATUSES, Epoch, Record
+from heatbath.records import EPOCH_FIELDS, NOT_A_RECORD, Epoch, Record, check_record
 
 COLUMNS = (
     *("run", "status", "device", "precision_used", "seconds"),
@@ -26,6 +25,12 @@ COLUMNS = (
     *("epoch", *EPOCH_FIELDS),
 )
 _DIGITS = 6
+# Of a column of Parquet, where it is not text. They are the same in every file, whatever its values.
+_TYPES = {
+    **dict.fromkeys(("seconds", "lr", "momentum", "weight_decay", *EPOCH_FIELDS), "float64"),
+    **dict.fromkeys(("batch_size", "epochs", "validation", "epoch"), "int64"),
+    **{"nesterov": "bool", "seed": "uint64"},
+}
 
 
 def write_lines(records: Iterable[Record], path: str | os.PathLike[str]) -> None:
@@ -48,6 +53,8 @@ def read_lines(path: str | os.PathLike[str]) -> list[Record]:
         ValueError: a line is not one of ours; the message names it.
     """
     path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(f"{path} is a pipe or a device, which cannot be read twice: save it to a file first")
     records = []
     try:
         with open(path, "rb") as raw:
@@ -57,7 +64,7 @@ def read_lines(path: str | os.PathLike[str]) -> list[Record]:
             for number, line in enumerate(source, start=1):
                 try:
                     records.append(_parse(json.loads(line)))
-                except (ValueError, TypeError, KeyError, AttributeError) as error:
+                except NOT_A_RECORD as error:
                     raise ValueError(f"{path}, line {number}: not a record of a run ({error})") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path}: not a whole gzip file ({error})") from None
@@ -65,7 +72,10 @@ def read_lines(path: str | os.PathLike[str]) -> list[Record]:
 
 
 def write_csv(records: Iterable[Record], path: str | os.PathLike[str]) -> None:
-    """Write one row per run and epoch (counted from 1), with the config's columns; numbers in full."""
+    """Write one row per run and epoch (counted from 1), with the config's columns; numbers in full.
+
+    A run without an epoch has no row.
+    """
     with _whole_file(Path(path)) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         table = csv.writer(text, lineterminator="\n")
@@ -87,7 +97,8 @@ def write_parquet(records: Iterable[Record], path: str | os.PathLike[str]) -> No
             "Parquet files need the package pyarrow: pip install 'heatbath[parquet]'; or write CSV"
         ) from None
     columns = list(zip(*_rows(records), strict=True)) or [()] * len(COLUMNS)
-    table = pyarrow.table(dict(zip(COLUMNS, map(list, columns), strict=True)))
+    schema = pyarrow.schema([(name, _TYPES.get(name, "string")) for name in COLUMNS])
+    table = pyarrow.table(dict(zip(COLUMNS, map(list, columns), strict=True)), schema=schema)
     with _whole_file(Path(path)) as file:
         parquet.write_table(table, file)
 
@@ -123,24 +134,22 @@ def _parse(values: dict[str, Any]) -> Record:
     config = RunConfig.from_dict(values["config"])
     if config.run != values["run"]:
         raise ValueError(f"it is named {values['run']}, but its config is {config.run}")
-    if values["status"] not in STATUSES:
-        raise ValueError(f"unknown status {values['status']!r}")
     curves = values["curves"]
     if set(curves) != set(EPOCH_FIELDS) or len({len(curve) for curve in curves.values()}) != 1:
         raise ValueError("its curves are not those of a run, or differ in length")
-    for name, curve in curves.items():
-        if not all(_is_number(x) or (x is None and name.startswith("validation")) for x in curve):
-            raise ValueError(f"its {name} is not all numbers")
-    epochs = tuple(Epoch(**dict(zip(curves, point, strict=True))) for point in zip(*curves.values(), strict=True))
-    if len(epochs) > config.epochs or (values["status"] == "finished" and len(epochs) != config.epochs):
-        raise ValueError(f"it has {len(epochs)} epochs, its config {config.epochs}")
-    versions = {str(name): str(version) for name, version in values["versions"].items()}
-    words = (str(values["device"]), versions, float(values["seconds"]), str(values["precision"]))
-    return Record(config, "pending" if values["status"] == "running" else values["status"], epochs, *words)
+    epochs = tuple(
+        Epoch(*map(_as_float, point)) for point in zip(*(curves[name] for name in EPOCH_FIELDS), strict=True)
+    )
+    status = "pending" if values["status"] == "running" else values["status"]
+    words = (values["device"], values["versions"], _as_float(values["seconds"]), values["precision"])
+    record = Record(config, status, epochs, *words)
+    check_record(record)
+    return record
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+def _as_float(value: Any) -> Any:
+    """A whole number may be written without a point; whatever else it is stays as it is."""
+    return float(value) if type(value) is int else value
 
 
 def _rows(records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:

@@ -20,7 +20,12 @@ _T = TypeVar("_T")
 def create(database: Path, schema: str) -> None:
     """Make a database, unless it is there. It is made under another name: nobody ever sees half of one."""
     folder = database.parent
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise FileNotFoundError(
+            f"{error.filename} is a link to a folder that is not there: make that folder, or remove the link"
+        ) from None
     with _locked(folder):
         if database.exists():
             return
@@ -66,7 +71,7 @@ def read_only(database: Path, select: Callable[[sqlite3.Connection], _T]) -> _T:
     index (in a copy of the folder), or one that may not be written to, is read in a copy.
     """
     wal, index = (database.with_name(database.name + suffix) for suffix in ("-wal", "-shm"))
-    name = quote(str(database.absolute()))
+    name = _quoted(database.absolute())
     while True:
         before = _look(database), wal.exists()
         try:
@@ -83,7 +88,7 @@ def read_only(database: Path, select: Callable[[sqlite3.Connection], _T]) -> _T:
                 copy = Path(folder) / database.name
                 shutil.copyfile(wal, copy.with_name(wal.name))
                 shutil.copyfile(database, copy)
-                with closing(_connect(f"file:{quote(str(copy))}?mode=rw")) as connection:
+                with closing(_connect(f"file:{_quoted(copy)}?mode=rw")) as connection:
                     return snapshot(connection, select)
         except FileNotFoundError:  # the WAL went away between two lines: a process has just closed the database
             continue
@@ -105,6 +110,11 @@ def _locked(folder: Path) -> Iterator[None]:
 def _look(file: Path) -> tuple[int, int, int]:
     status = file.stat()
     return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _quoted(path: Path) -> str:
+    """For an URI; by its bytes, as a name need not be UTF-8."""
+    return quote(os.fsencode(path))
 
 
 def _connect(uri: str) -> sqlite3.Connection:

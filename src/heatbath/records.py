@@ -12,6 +12,8 @@ from heatbath.configs import RunConfig
 TAIL = 20  # epochs at the end whose mean is reported
 ENDED = ("finished", "diverged")
 STATUSES = ("pending", "running", *ENDED)
+NOT_A_RECORD = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+"""What reading a record raises where a file, or a row of a database, is damaged."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Epoch:
     @property
     def is_finite(self) -> bool:
         """Whether the losses are numbers still."""
-        return math.isfinite(self.train_loss) and math.isfinite(self.test_loss)
+        losses = (self.train_loss, self.test_loss, self.validation_loss)
+        return all(math.isfinite(loss) for loss in losses if loss is not None)
 
 
 EPOCH_FIELDS = tuple(f.name for f in fields(Epoch))
@@ -75,7 +78,7 @@ class Record:
         return [getattr(epoch, name) for epoch in self.epochs]
 
     def final(self, name: str) -> float | None:
-        """Return its last value; None before the first epoch or where it is not measured."""
+        """Return its last value; None before the first epoch, or where it is not measured after each."""
         return self._derive(name, lambda values: values[-1])
 
     def best(self, name: str) -> float | None:
@@ -113,4 +116,33 @@ class Record:
 
     def _derive(self, name: str, function: Callable[[list[Any]], float]) -> float | None:
         values = self.curve(name)
-        return None if not values or values[0] is None else function(values)
+        return None if not values or None in values else function(values)
+
+
+def check_record(record: Record) -> None:
+    """Refuse what no run leaves behind, but a damaged file or database may hold.
+
+    Raises:
+        ValueError: a word or number is of another kind, or the epochs do not fit the config.
+    """
+    if record.status not in STATUSES:
+        raise ValueError(f"unknown status {record.status!r}")
+    for name in EPOCH_FIELDS:
+        measured = record.config.validation > 0 or not name.startswith("validation")
+        if not all(_is_number(value) if measured else value is None for value in record.curve(name)):
+            raise ValueError(f"its {name} is not all {'numbers' if measured else 'null, though nothing is held out'}")
+    count, whole = len(record.epochs), record.config.epochs
+    if count > whole or (record.status == "finished" and count != whole):
+        raise ValueError(f"it has {count} epochs, its config {whole}")
+    if not _is_number(record.seconds) or record.seconds < 0.0:
+        raise ValueError(f"its seconds are {record.seconds!r}")
+    if not isinstance(record.versions, dict):
+        raise ValueError(f"its versions are {record.versions!r}")
+    for word in (record.device, record.precision, *record.versions, *record.versions.values()):
+        if not isinstance(word, str):
+            raise ValueError(f"{word!r} is in the place of a device, precision or version")
+        word.encode()  # half of a surrogate pair, which JSON lets through, could be neither stored nor printed
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)

@@ -64,11 +64,14 @@ def run(
     asked = list(configs)
     _check_arguments(asked, device, workers, stack, checkpoint_seconds)
     check_data_dir(data_dir)
+    # Absolute from here on: the working folder may change before the last run has ended.
+    data = None if data_dir is None else Path(data_dir).expanduser().absolute()
     options: dict[str, Any] = {"workers": workers, "stack": stack, "progress": progress}
     if store is None:
-        with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
-            return _complete(asked, Path(folder), device, data_dir, max(checkpoint_seconds, _THROWN_AWAY), options)
-    return _ended(asked, Path(store)) or _complete(asked, Path(store), device, data_dir, checkpoint_seconds, options)
+        with tempfile.TemporaryDirectory(prefix="heatbath-") as place:
+            return _complete(asked, Path(place), device, data, max(checkpoint_seconds, _THROWN_AWAY), options)
+    folder = Path(store).absolute()
+    return _ended(asked, folder) or _complete(asked, folder, device, data, checkpoint_seconds, options)
 
 
 def load(store: str | os.PathLike[str]) -> list[Record]:
@@ -92,7 +95,7 @@ def _complete(
     configs: Sequence[RunConfig],
     folder: Path,
     device: str,
-    data_dir: str | os.PathLike[str] | None,
+    data_dir: Path | None,
     checkpoint_seconds: float,
     options: dict[str, Any],
 ) -> list[Record]:
@@ -101,11 +104,11 @@ def _complete(
     from heatbath.campaigns import Campaign
     from heatbath.executors import Settings
 
-    place = None if data_dir is None else os.fspath(data_dir)
+    data = None if data_dir is None else str(data_dir)
     chosen = choose_device(device)
     with _plain_full_disk(folder), Store(folder) as results:
         results.add(configs)
-        settings = Settings(chosen, place, results.checkpoints, checkpoint_seconds)
+        settings = Settings(chosen, data, results.checkpoints, checkpoint_seconds)
         campaign = Campaign(results, configs, settings, **options)
         try:
             campaign.finish()

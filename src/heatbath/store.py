@@ -11,6 +11,7 @@ import os
 import shutil
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,29 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from heatbath import archives, databases
+from heatbath import archives, databases, tables
 from heatbath.configs import RunConfig
 from heatbath.owners import Owner, is_alive
-from heatbath.records import ENDED, EPOCH_FIELDS, Epoch, Record
+from heatbath.records import ENDED, Epoch, Record
 
-_APPLICATION, _VERSION = 0x68656174, 1  # "heat"
-_EPOCH_COLUMNS = ", ".join(EPOCH_FIELDS)
-_SCHEMA = f"""
-PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {_VERSION};
-PRAGMA journal_mode = WAL;
-CREATE TABLE runs (
-    run TEXT NOT NULL PRIMARY KEY, config TEXT NOT NULL, status TEXT NOT NULL, device TEXT NOT NULL DEFAULT '',
-    versions TEXT NOT NULL DEFAULT '{{}}', precision TEXT NOT NULL DEFAULT '', seconds REAL NOT NULL DEFAULT 0,
-    owner TEXT, checkpoint TEXT, created REAL NOT NULL, updated REAL NOT NULL
-);
-CREATE TABLE epochs (
-    run TEXT NOT NULL REFERENCES runs, epoch INTEGER NOT NULL,
-    {", ".join(f"{name} REAL{'' if name.startswith('validation') else ' NOT NULL'}" for name in EPOCH_FIELDS)},
-    PRIMARY KEY (run, epoch)
-) WITHOUT ROWID;
-"""
 _T = TypeVar("_T")
+_VERDICTS = ("added", "improved", "differing", "busy", "known")  # of a merge; a run counts for the first that it has
 
 
 @dataclass(frozen=True)
@@ -111,23 +96,24 @@ class Store:
     FILE = "heatbath.sqlite"
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
-        self.path = Path(path)
+        self._named = Path(path)  # in messages, as the caller knows it
+        self.path = self._named.absolute()  # the working folder may change while a store is open
         self.checkpoints = self.path / "checkpoints"
         self.owners = self.path / "owners"
         self._database = self.path / self.FILE
         self._connection: sqlite3.Connection | None = None
         if self.path.exists() and not self.path.is_dir():
-            raise NotADirectoryError(f"{self.path} is a file; a store is a folder")
+            raise NotADirectoryError(f"{self._named} is a file; a store is a folder")
         there = self._database.exists()
         if there:
-            databases.check_header(self._database, _APPLICATION, _VERSION)
+            databases.check_header(self._database, tables.APPLICATION, tables.VERSION)
         if read_only:
             if not there:
-                raise FileNotFoundError(f"there is no store in {self.path}")
+                raise FileNotFoundError(f"there is no store in {self._named}")
             return
         with self._plain_errors():
             if not there:
-                databases.create(self._database, _SCHEMA)
+                databases.create(self._database, tables.SCHEMA)
             self._connection = sqlite3.connect(self._database, timeout=60.0, isolation_level=None)
             self._connection.execute("PRAGMA synchronous = FULL")
 
@@ -159,7 +145,7 @@ class Store:
             where: only those whose config it likes.
         """
         names = None if runs is None else list(runs)
-        records = self._read(lambda connection: self._select(connection, names))
+        records = self._to_records(self._read(lambda connection: tables.select(connection, names)))
         return [
             record
             for record in records
@@ -175,7 +161,7 @@ class Store:
         names = [run for run in self.statuses() if run.startswith(start)]
         if len(names) != 1:
             some = f"{len(names)} runs begin with {start}: give more of the name" if names else f"no run {start}"
-            raise ValueError(f"{some} in {self.path}")
+            raise ValueError(f"{some} in {self._named}")
         return self.records(names)[0]
 
     def traces(self, run: str) -> Traces:
@@ -187,7 +173,7 @@ class Store:
         query = "SELECT created, updated, status, checkpoint FROM runs WHERE run = ?"
         row = self._read(lambda connection: connection.execute(query, (run,)).fetchone())
         if row is None:
-            raise ValueError(f"no run {run} in {self.path}")
+            raise ValueError(f"no run {run} in {self._named}")
         added, updated, status, checkpoint = row
         name = Path(checkpoint).name if checkpoint and status not in ENDED else ""
         return Traces(added, updated, name if name and (self.checkpoints / name).is_file() else None)
@@ -199,7 +185,7 @@ class Store:
     def add(self, configs: Iterable[RunConfig]) -> None:
         """Ask for runs; those that are here stay as they are."""
         with self._transaction() as connection:
-            _insert_runs(connection, configs)
+            tables.insert_runs(connection, configs)
 
     def claim(self, runs: Iterable[str], owner: Owner) -> dict[str, int]:
         """Take those of the runs that have not ended and that nobody alive is at; return how many epochs each has."""
@@ -233,8 +219,8 @@ class Store:
                     ),
                 )
                 if done.rowcount != 1:
-                    raise OSError(f"run {update.run} in {self.path} has been taken over by another process")
-                _insert_epochs(connection, update.run, update.first, update.epochs)
+                    raise OSError(f"run {update.run} in {self._named} has been taken over by another process")
+                tables.insert_epochs(connection, update.run, update.first, update.epochs)
                 if ended:  # what an earlier attempt recorded beyond, before it lost its checkpoints
                     past = (update.run, update.first + len(update.epochs))
                     connection.execute("DELETE FROM epochs WHERE run = ? AND epoch > ?", past)
@@ -248,65 +234,59 @@ class Store:
     def merge(self, other: str | os.PathLike[str]) -> Merged:
         """Take over the runs of another store, or of a file of `export`; neither is changed. Twice is as good as once.
 
-        A finished run beats a diverged or partial one, and a longer one a shorter one.
+        A finished run beats a diverged or partial one, and a longer one a shorter one; also in a file that has a run
+        twice.
         """
-        if Path(other).is_file():
-            theirs = archives.read_lines(other)
+        source = Path(other)
+        if source.exists() and not source.is_dir():
+            theirs = archives.read_lines(source)
         else:
-            with Store(other, read_only=True) as source:
-                theirs = source.records()
-        took: dict[str, list[str]] = {"added": [], "improved": [], "known": [], "differing": [], "busy": []}
+            with Store(source, read_only=True) as opened:
+                theirs = opened.records()
+        verdicts: dict[str, list[str]] = {}  # more than one, where a file has a run twice
         with self._transaction() as connection:
-            ours = {record.run: record for record in self._select(connection, [record.run for record in theirs])}
-            _insert_runs(connection, [record.config for record in theirs])
+            before = tables.select(connection, [record.run for record in theirs])
+            ours = {record.run: record for record in self._to_records(before)}
+            tables.insert_runs(connection, [record.config for record in theirs])
             for their in theirs:
                 verdict = _compare(ours.get(their.run), their)
-                took[verdict].append(their.run)
+                verdicts.setdefault(their.run, []).append(verdict)
                 if verdict in ("added", "improved"):
-                    _overwrite(connection, their)
-        counts = (len(took["added"]), len(took["improved"]), len(took["known"]))
-        return Merged(*counts, tuple(took["differing"]), tuple(took["busy"]))
+                    tables.overwrite(connection, their)
+                    ours[their.run] = their
+        counts = Counter(min(several, key=_VERDICTS.index) for several in verdicts.values())
+        differing, busy = (
+            tuple(run for run, several in verdicts.items() if word in several) for word in ("differing", "busy")
+        )
+        return Merged(counts["added"], counts["improved"], counts["known"], differing, busy)
 
     def export(self, path: str | os.PathLike[str], **chosen: Any) -> int:
         """Write compact lines to commit and to merge, see `archives.write_lines`; return how many runs they hold."""
-        return self._export(archives.write_lines, path, chosen)
-
-    def export_csv(self, path: str | os.PathLike[str], **chosen: Any) -> int:
-        """Write a table with a row per run and epoch, see `archives.write_csv`; return how many runs it holds."""
-        return self._export(archives.write_csv, path, chosen)
-
-    def export_parquet(self, path: str | os.PathLike[str], **chosen: Any) -> int:
-        """Write the same table as Parquet, which needs pyarrow; return how many runs it holds."""
-        return self._export(archives.write_parquet, path, chosen)
-
-    def _export(self, write: Callable[[list[Record], Any], None], path: Any, chosen: Any) -> int:
         records = self.records(**chosen)
-        write(records, path)
+        archives.write_lines(records, path)
         return len(records)
 
-    def _select(self, connection: sqlite3.Connection, runs: Sequence[str] | None) -> list[Record]:
-        clause = "" if runs is None else "WHERE run IN (SELECT value FROM json_each(?))"
-        values = () if runs is None else (json.dumps(runs),)
-        curves: dict[str, list[Epoch]] = {}
-        query = f"SELECT run, {_EPOCH_COLUMNS} FROM epochs {clause} ORDER BY run, epoch"
-        for run, *numbers in connection.execute(query, values):
-            curves.setdefault(run, []).append(Epoch(*numbers))
-        columns = "run, config, status, owner, device, versions, seconds, precision"
-        rows = connection.execute(f"SELECT {columns} FROM runs {clause} ORDER BY rowid", values).fetchall()
-        alive = {row[3]: is_alive(self.owners, row[3]) for row in rows if row[2] == "running" and row[3]}
-        records = []
-        for run, config, status, owner, device, versions, seconds, precision in rows:
-            now = "pending" if status == "running" and not alive.get(owner) else status
-            words = (device, json.loads(versions), seconds, precision)
-            epochs = tuple(curves.get(run, ()))
-            records.append(Record(RunConfig.from_dict(json.loads(config)), now, epochs, *words))
-        return records
+    def export_csv(self, path: str | os.PathLike[str], **chosen: Any) -> int:
+        """Write a table with a row per run and epoch, see `archives.write_csv`; return how many runs have rows."""
+        return self._export_table(archives.write_csv, path, chosen)
+
+    def export_parquet(self, path: str | os.PathLike[str], **chosen: Any) -> int:
+        """Write the same table as Parquet, which needs pyarrow; return how many runs have rows."""
+        return self._export_table(archives.write_parquet, path, chosen)
+
+    def _export_table(self, write: Callable[[list[Record], Any], None], path: Any, chosen: Any) -> int:
+        records = self.records(**chosen)
+        write(records, path)
+        return sum(bool(record.epochs) for record in records)
+
+    def _to_records(self, rows: tables.Rows) -> list[Record]:
+        return tables.to_records(rows, lambda owner: is_alive(self.owners, owner), self._named / self.FILE)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         connection = self._connection
         if connection is None:
-            raise ValueError(f"the store in {self.path} was opened to be read only")
+            raise ValueError(f"the store in {self._named} was opened to be read only")
         with self._plain_errors():
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -331,8 +311,8 @@ class Store:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             full = code == sqlite3.SQLITE_IOERR and shutil.disk_usage(self.path).free < 1 << 20
             if code == sqlite3.SQLITE_FULL or full:
-                raise OSError(no_space(self.path)) from None
-            raise OSError(f"the store in {self.path} cannot be used: {error}") from None
+                raise OSError(no_space(self._named)) from None
+            raise OSError(f"the store in {self._named} cannot be used: {error}") from None
 
 
 def no_space(path: Path) -> str:
@@ -354,30 +334,3 @@ def _compare(our: Record | None, their: Record) -> str:
 def _rank(record: Record) -> tuple[bool, int, bool]:
     """What beats what: finished first, then the longer, then the diverged one, which will get no longer."""
     return record.status == "finished", len(record.epochs), record.status == "diverged"
-
-
-def _insert_epochs(connection: sqlite3.Connection, run: str, first: int, epochs: Sequence[Epoch]) -> None:
-    marks = ", ".join("?" * (2 + len(EPOCH_FIELDS)))
-    insert = f"INSERT OR REPLACE INTO epochs (run, epoch, {_EPOCH_COLUMNS}) VALUES ({marks})"
-    rows = [
-        (run, number, *(getattr(epoch, name) for name in EPOCH_FIELDS))
-        for number, epoch in enumerate(epochs, start=first + 1)
-    ]
-    connection.executemany(insert, rows)
-
-
-def _insert_runs(connection: sqlite3.Connection, configs: Iterable[RunConfig]) -> None:
-    now = time.time()
-    insert = "INSERT OR IGNORE INTO runs (run, config, status, created, updated) VALUES (?, ?, 'pending', ?, ?)"
-    connection.executemany(insert, [(config.run, json.dumps(config.to_dict()), now, now) for config in configs])
-
-
-def _overwrite(connection: sqlite3.Connection, record: Record) -> None:
-    status = record.status if record.status in ENDED else "pending"
-    words = (status, record.device, record.precision, json.dumps(record.versions), record.seconds, time.time())
-    change = (
-        "UPDATE runs SET status = ?, device = ?, precision = ?, versions = ?, seconds = ?, updated = ?, owner = NULL"
-    )
-    connection.execute(f"{change} WHERE run = ?", (*words, record.run))
-    connection.execute("DELETE FROM epochs WHERE run = ?", (record.run,))
-    _insert_epochs(connection, record.run, 0, record.epochs)

@@ -195,6 +195,45 @@ def test_export(filled, tmp_path):
     assert filled("runs", "export", "-") == (0, (tmp_path / "a.csv").read_text(), "")
 
 
+def test_export_tells_of_runs_without_a_row(filled, tmp_path):
+    with Store(tmp_path / "runs") as store:
+        store.add([CONFIGS[0].with_(seed=8), CONFIGS[0].with_(seed=9)])
+    left = "2 runs without an epoch, and so without a row\n"
+    assert filled("runs", "export", "a.csv") == (0, f"wrote 7 runs to a.csv\n{left}", "")
+    assert filled("runs", "export", "-") == (0, (tmp_path / "a.csv").read_text(), left)
+    assert filled("runs", "export", "a.jsonl") == (0, "wrote 9 runs to a.jsonl\n", "")
+
+
+@pytest.mark.parametrize("arguments", [("runs", "merge"), ("report",)])
+def test_a_pipe_is_refused(refused, filled, tmp_path, arguments):
+    os.mkfifo(tmp_path / "pipe")
+    assert "pipe is a pipe or a device, which cannot be read twice: save it to a file" in refused(*arguments, "pipe")
+
+
+def test_a_store_that_is_a_link_to_nowhere(heatbath, tmp_path):
+    fill(tmp_path / "other", CONFIGS[:1])
+    (tmp_path / "link").symlink_to("nowhere")
+    status, out, err = heatbath("runs", "merge", "other", "--store", "link", "--create")
+    assert (status, out) == (2, "")
+    assert "link is a link to a folder that is not there: make that folder, or remove the link" in err
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("show", CONFIGS[0].run), ("export", "a.jsonl"), ("resume",)])
+def test_a_damaged_run_is_named(refused, filled, tmp_path, arguments):
+    with Store(tmp_path / "runs") as store:
+        store._connection.execute("UPDATE runs SET versions = 'null' WHERE run = ?", (CONFIGS[0].run,))
+    words = refused("runs", *arguments)
+    assert f"run {CONFIGS[0].run} in runs/heatbath.sqlite is damaged (its versions are None): delete its rows" in words
+
+
+def test_a_damaged_store_is_not_merged_after_another(refused, filled, tmp_path):
+    fill(tmp_path / "other", [CONFIGS[0].with_(seed=9)])
+    fill(tmp_path / "damaged", CONFIGS[1:2])
+    with Store(tmp_path / "damaged") as store:
+        store._connection.execute("DELETE FROM epochs WHERE epoch = 2")
+    assert "its epoch 2 is missing" in refused("runs", "merge", "other", "damaged")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

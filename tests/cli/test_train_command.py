@@ -213,7 +213,7 @@ def test_a_reader_who_has_gone_is_no_error(heatbath, tmp_path):
 
 @pytest.mark.parametrize("stream", ["1", "2"])
 def test_a_closed_stream_is_no_error(tmp_path, stream):
-    script = f'"$@" train --epochs 1 --device cpu {stream}>&- && "$@" runs list {stream}>&-'
+    script = f'"$@" train --epochs 1 --device cpu -q {stream}>&- && "$@" runs list {stream}>&-'
     done = subprocess.run(["sh", "-c", script, "sh", *PROGRAM], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert ("1 finished" in done.stdout) == (stream == "2")

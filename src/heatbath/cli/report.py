@@ -70,7 +70,7 @@ def read_records(source: Path) -> list[Record]:
 
     if not source.exists():
         raise FileNotFoundError(f"there is no '{source}'; name a store or a file of 'heatbath runs export'")
-    if source.is_file():
+    if not source.is_dir():
         return _read_files([source])
     if (source / Store.FILE).exists():
         with Store(source, read_only=True) as results:

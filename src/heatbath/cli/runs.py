@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from heatbath import archives
 from heatbath.cli.report import exported_files
 from heatbath.cli.screens import check_folder, console, print_table, write
 from heatbath.cli.summaries import print_groups
@@ -36,7 +37,8 @@ _SHORTEST = 8  # digits of a run's name in a table
 _EPOCHS_SHOWN = 5
 # Of the list; short, so that a run and its numbers stand within 100 columns.
 _HEADINGS = ("run", "model", "dataset", "protocol", "lr", "batch", "mom.", "seed", "status", "epochs", "test", "best")
-_EXPORTS = (".csv", ".parquet", ".jsonl", ".jsonl.gz")
+_TABLES = {".csv": archives.write_csv, ".parquet": archives.write_parquet}
+_EXPORTS = (*_TABLES, ".jsonl", ".jsonl.gz")
 
 app = typer.Typer(
     help="What is in a store: list, show, resume, merge and export runs.",
@@ -159,7 +161,7 @@ def resume_runs(
         console().print(f"nothing to go on with in {store}: {told}")
         return
     print_groups(complete(pending, store, Means(device, data_dir, workers, stack, checkpoint_seconds, quiet)))
-    console().print(f"\n{len(pending)} run{'s' * (len(pending) != 1)} completed in {store}")
+    console().print(f"\n{_runs_in_words(len(pending))} completed in {store}")
 
 
 @app.command("merge", short_help="Take over the runs of other stores.")
@@ -218,12 +220,16 @@ def export_runs(
             raise ValueError(f"{file}: {path.parent} cannot be written to")
     chosen = _chosen(model, dataset, protocol, status)
     with _open(store) as results:
-        if file == "-":
-            _print_csv(results, chosen)
-            return
-        writers = {".csv": results.export_csv, ".parquet": results.export_parquet}
-        count = writers.get(str(kind), results.export)(path, **chosen)
-    console().print(f"wrote {count} run{'s' * (count != 1)} to {file}")
+        records = results.records(**chosen)
+    write_file = _TABLES.get(kind or ".csv", archives.write_lines)
+    empty = 0 if write_file is archives.write_lines else sum(not record.epochs for record in records)
+    if file == "-":
+        _print_csv(records)
+    else:
+        write_file(records, path)
+        console().print(f"wrote {_runs_in_words(len(records) - empty)} to {file}")
+    if empty:  # not among the rows, where these are printed
+        typer.echo(f"{_runs_in_words(empty)} without an epoch, and so without a row", err=file == "-")
 
 
 def _open(store: Path) -> Store:
@@ -299,28 +305,31 @@ def _print_curves(record: Record) -> None:
 
 
 def _check_source(other: Path) -> None:
-    from heatbath import archives
-
     if not other.exists():
         raise ValueError(f"there is no '{other}' to merge")
     for part in _parts(other):
-        if part.is_file():
-            archives.read_lines(part)
+        if part.is_dir():
+            with Store(part, read_only=True) as source:
+                source.records()
         else:
-            Store(part, read_only=True)
+            archives.read_lines(part)
 
 
 def _parts(other: Path) -> list[Path]:
     """The store or file itself, or the exported files in a folder that is no store."""
-    files = [] if other.is_file() or (other / Store.FILE).exists() else exported_files(other)
+    files = exported_files(other) if other.is_dir() and not (other / Store.FILE).exists() else []
     return files or [other]
 
 
-def _print_csv(results: Store, chosen: dict[str, Any]) -> None:
+def _print_csv(records: Sequence[Record]) -> None:
     with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
-        results.export_csv(Path(folder) / "runs.csv", **chosen)
+        archives.write_csv(records, Path(folder) / "runs.csv")
         with open(Path(folder) / "runs.csv", encoding="utf-8", newline="") as table:
             write(table.read().rstrip("\n"))
+
+
+def _runs_in_words(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"
 
 
 def _time(seconds: float) -> str:
