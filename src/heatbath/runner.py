@@ -145,4 +145,4 @@ def _check_arguments(
     if isinstance(checkpoint_seconds, bool) or not isinstance(checkpoint_seconds, int | float):
         raise TypeError(f"checkpoint_seconds must be a number, got {checkpoint_seconds!r}")
     if not 0.0 <= checkpoint_seconds < math.inf:
-        raise ValueError(f"checkpoint_seconds must not be negative, got {checkpoint_seconds!r}")
+        raise ValueError(f"checkpoint_seconds must be finite and not negative, got {checkpoint_seconds!r}")
