@@ -64,6 +64,17 @@ def test_reduce_on_plateau_reduces_the_rate_itself():
     np.testing.assert_allclose(rates, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_reduce_on_plateau_with_eps_zero_reduces_through_draws_of_zero(seed):
+    parameter, optimizer = make()
+    law = hb.TwoPoint(1.0)
+    plateau = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, eps=0.0)
+    inner = hb.RandomLR(optimizer, law, seed=seed)
+    rates = effective_rates(parameter, optimizer, [inner], 12, epoch=3, after_epoch=[plateau])
+    expected = np.repeat([0.1, 0.1, 0.05, 0.025], 3) * hb.draw(law, seed, 0, 12)
+    np.testing.assert_allclose(rates, expected, rtol=1e-9, atol=1e-15)
+
+
 def test_a_decay_of_the_epoch_survives_draws_of_zero():
     parameter, optimizer = make()
     law = hb.TwoPoint(1.0)

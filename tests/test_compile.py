@@ -8,6 +8,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import heatbath as hb
+from heatbath.group_settings import is_rehearsal
 
 RULES = {
     "nesterov": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
@@ -121,3 +122,59 @@ def test_resume_of_a_compiled_run():
         compiled()
         resumed.step()
     torch.testing.assert_close(weights(model), weights(resumed_model), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("rule", "whole"), [("nesterov", False), ("heavy ball", True), ("update", False), ("capturable", False)]
+)
+def test_several_groups_and_a_layer_that_joins_late(rule, whole):
+    """The tracer of "aot_eager", as of the default backend, starts again midway: it must find the state as it was."""
+
+    def build():
+        model, _ = make(rule)
+        groups = [{"params": model[i].parameters()} for i in (0, 2)]
+        return model, hb.RandomSGD(groups, 0.05, seed=2, **RULES[rule])
+
+    def train(model, optimizer, x, joins, step):
+        hidden = model[:2](x)
+        model[2](hidden if joins else hidden.detach()).pow(2).mean().backward()
+        step()
+        optimizer.zero_grad()
+
+    (model, optimizer), (twin, eager) = build(), build()
+    compiled_train = torch.compile(train, backend="aot_eager") if whole else train
+    compiled_step = optimizer.step if whole else torch.compile(optimizer.step, backend="aot_eager")
+    graphs = []
+    for k in range(7):
+        x = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(k))
+        compiled_train(model, optimizer, x, k >= 3, compiled_step)
+        graphs.append(counters["stats"]["unique_graphs"])
+        train(twin, eager, x, k >= 3, eager.step)
+        assert len(optimizer.state) == (4 if k >= 3 else 2)
+    torch.testing.assert_close(weights(model), weights(twin), rtol=1e-13, atol=1e-13)
+    assert graphs[2] == graphs[1]
+    assert graphs[4:] == [graphs[4]] * 3
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("rule", ["nesterov", "plain"])
+def test_a_compiled_rehearsal_consumes_no_draw(rule):
+    model, optimizer = make(rule)
+    compiled = torch.compile(optimizer.step, backend="eager")
+    for group, p in ((g, p) for g in optimizer.param_groups for p in g["params"]):
+        group["lr"], p.grad = 0.0, torch.zeros_like(p)
+    assert is_rehearsal(optimizer)
+    before = weights(model)
+    compiled()
+    assert optimizer.state_dict()["param_groups"][0]["step"] == 0
+    assert all(not buffer.any() for state in optimizer.state.values() for buffer in state.values())
+    assert torch.equal(weights(model), before)
+    optimizer.param_groups[0]["lr"] = 0.05
+    twin, eager = make(rule)
+    for k in range(3):
+        backward(model, optimizer, k)
+        compiled()
+        backward(twin, eager, k)
+        eager.step()
+    torch.testing.assert_close(weights(model), weights(twin), rtol=1e-13, atol=1e-13)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import heatbath as hb
+from heatbath.group_settings import is_rehearsal
 
 SETTINGS = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "law": hb.LogNormal(0.4), "seed": 13}
 STEPS = 8
@@ -77,3 +78,25 @@ def test_every_rank_draws_alike_and_the_weights_stay_identical(parallelize, size
         assert all(torch.equal(a, b) for a, b in zip(result["weights"], results[0]["weights"], strict=True))
     for ours, reference in zip(results[0]["weights"], alone(), strict=True):
         torch.testing.assert_close(ours, reference, rtol=1e-12, atol=1e-13)
+
+
+def rehearse(rank, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        model = shard(make_model())
+        optimizer = hb.RandomSGD(model.parameters(), 0.0, **SETTINGS)
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        answers = [is_rehearsal(optimizer)]
+        next(iter(model.parameters())).grad.to_local().fill_(float(rank))
+        answers.append(is_rehearsal(optimizer))
+        torch.save(answers, f"{folder}/rank{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def test_ranks_agree_on_a_rehearsal_though_their_shards_differ():
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(rehearse, args=(folder,), nprocs=2)
+        answers = [torch.load(Path(folder) / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+    assert answers == [[True, False], [True, False]]

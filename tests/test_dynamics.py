@@ -1,8 +1,11 @@
 """The knobs of every optimizer that a thermometer can read, as they are at the moment of the step."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 import heatbath as hb
@@ -58,6 +61,80 @@ def test_randomize_reads_as_random_sgd(nesterov, coupling, later):
     assert_alike(run(randomized, later=later), run(ours))
 
 
+@pytest.mark.parametrize("how", ["gradient", "update", "scheduler"])
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_draws_of_others_on_a_constant_random_sgd(how, pieces):
+    """RandomSGD with a constant law leaves the draws to `randomize` or RandomLR, and reads as SGD does with them."""
+    histories = []
+    for make in (torch.optim.SGD, partial(hb.RandomSGD, law=hb.Constant())):
+        model = small_network()
+        optimizer = make(model.parameters(), 0.1, momentum=0.5, nesterov=True)
+        if how == "scheduler":
+            scheduler = hb.RandomLR(optimizer, "uniform:1", seed=2)
+        else:
+            hb.randomize(optimizer, "uniform:1", coupling=how, seed=2)
+        thermometer = Thermometer(model, optimizer, interval=1, law="uniform:1" if how == "scheduler" else None)
+        for k in range(8):
+            optimizer.zero_grad()
+            if pieces == 1:
+                thermometer.observe(cross_entropy, *batch(k))
+            for x, y in zip(batch(k)[0].chunk(pieces), batch(k)[1].chunk(pieces), strict=True):
+                (cross_entropy(model(x), y) / pieces).backward()
+            optimizer.step()
+            if how == "scheduler":
+                scheduler.step()
+        histories.append(thermometer.history)
+    assert_alike(*histories)
+    assert histories[0][-1]["temperature"] > 0
+
+
+def test_a_multiplier_of_zero_leaves_no_gradients_to_compare_with():
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    hb.randomize(optimizer, hb.TwoPoint(1.0), seed=1)
+    thermometer = Thermometer(model, optimizer, interval=1, decay=0.0, batch_size=8)
+    for k in range(8):
+        optimizer.zero_grad()
+        rows = list(zip(batch(k)[0].chunk(2), batch(k)[1].chunk(2), strict=True))
+        one, two = (gradient(model, *row) for row in rows)
+        for x, y in rows:
+            (cross_entropy(model(x), y) / 2).backward()
+        optimizer.step()
+        if optimizer._randomizer.rate:
+            exact = 2 * (one - two).square().sum().item()
+            assert thermometer.history[-1]["trace"] == pytest.approx(exact, rel=1e-9)
+        elif k:
+            assert thermometer.history[-1]["trace"] == thermometer.history[-2]["trace"]
+    assert {optimizer._randomizer._multipliers.at(k) for k in range(8)} == {0.0, 2.0}
+
+
+def test_complex_parameters_count_as_their_two_parts():
+    class Phase(nn.Module):
+        def __init__(self, is_complex):
+            super().__init__()
+            start = torch.randn(5, 3, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
+            self.weight = nn.Parameter(start if is_complex else torch.view_as_real(start).clone())
+
+        def forward(self, x):
+            weight = self.weight if self.weight.is_complex() else torch.view_as_complex(self.weight)
+            return (x.to(weight.dtype) @ weight).abs()
+
+    histories = []
+    for is_complex in (True, False):
+        model = Phase(is_complex)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.5, weight_decay=0.01)
+        thermometer = Thermometer(model, optimizer, interval=1, batch_size=8)
+        for k in range(12):
+            optimizer.zero_grad()
+            if k % 2:
+                thermometer.observe(cross_entropy, *batch(k))
+            for x, y in zip(batch(k)[0].chunk(2), batch(k)[1].chunk(2), strict=True):
+                (cross_entropy(model(x), y) / 2).backward()
+            optimizer.step()
+        histories.append(thermometer.history)
+    assert_alike(*histories)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_random_lr_reads_as_random_sgd(momentum):
     law = hb.TwoPoint(0.5)
@@ -104,6 +181,49 @@ def test_group_that_comes_later():
     assert "temperature/1" not in thermometer.history[5]
     assert thermometer.history[-1]["temperature/1"] > 0
     assert len(thermometer._balance.sides) == 5
+
+
+def test_group_without_parameters():
+    model = small_network()
+    histories = []
+    for groups in ([[], [*model.parameters()]], [[*model.parameters()], []]):
+        optimizer = hb.RandomSGD([{"params": group} for group in groups], 0.0, momentum=0.8)
+        thermometer = Thermometer(model, optimizer, interval=1)
+        for k in range(6):
+            step(model, optimizer, thermometer, *batch(k), cross_entropy)
+        histories.append(thermometer.history)
+    one, two = (history[-1] for history in histories)
+    assert one["temperature/0"] is two["temperature/1"] is None
+    assert one["temperature"] == two["temperature"] == 0.0
+    assert one["trace"] == two["trace"] > 0
+
+
+@pytest.mark.parametrize("observes", [True, False])
+@pytest.mark.parametrize("what", ["new group", "unfrozen layer"])
+def test_parameters_that_come_while_a_reading_is_due(what, observes):
+    """That reading has no noise of its own, as it would be of other parameters than the step; the next one has."""
+    model = small_network()
+    if what == "new group":
+        optimizer = torch.optim.SGD(model[2].parameters(), 0.05, momentum=0.5)
+    else:
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.5)
+    thermometer = Thermometer(model, optimizer, interval=1, decay=0.0, batch_size=8)
+    for k in range(6):
+        optimizer.zero_grad()
+        if observes:
+            thermometer.observe(cross_entropy, *batch(k))
+        if k == 3 and what == "unfrozen layer":
+            model[0].requires_grad_(True)
+        for x, y in zip(batch(k)[0].chunk(2), batch(k)[1].chunk(2), strict=True):
+            (cross_entropy(model(x), y) / 2).backward()
+        if k == 3 and what == "new group":
+            optimizer.add_param_group({"params": model[0].parameters(), "lr": 0.1})
+        optimizer.step()
+    traces = [reading["trace"] for reading in thermometer.history]
+    assert len(traces) == 6
+    assert traces[3] == (None if what == "new group" else traces[2])
+    assert min(traces[:3] + traces[4:]) > 0
 
 
 def test_rate_and_momentum_are_those_of_the_moment():

@@ -3,6 +3,8 @@
 import json
 import math
 import tempfile
+from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import heatbath as hb
 from heatbath.thermometer import Thermometer
@@ -51,7 +54,6 @@ def test_micro_batches_need_no_extra_pass(divides, scaled):
         for i in (0, 4, 8):
             loss = cross_entropy(model(inputs[i : i + 4]), targets[i : i + 4]) * scale / 3
             (loss if scaler is None else scaler.scale(loss)).backward()
-            thermometer.observe(cross_entropy, inputs[i : i + 4], targets[i : i + 4]) if k == 3 else None
         if scaler is None:
             optimizer.step()
         else:
@@ -63,6 +65,159 @@ def test_micro_batches_need_no_extra_pass(divides, scaled):
     assert len(thermometer.history) == 2
     assert reading["trace"] == pytest.approx(12 * (small - whole) / 2, rel=1e-9)
     assert reading["gradient_norm_squared"] == pytest.approx((3 * whole - small) / 2, rel=1e-9)
+
+
+def test_what_is_observed_is_the_noise_whatever_the_passes():
+    """Equal samples have none, also where the loss is taken in two passes or another pass comes before."""
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    thermometer = Thermometer(model, optimizer, interval=1, batch_size=8)
+    inputs, targets = batch(0)[0][:1].repeat(8, 1), torch.zeros(8, dtype=torch.long)
+    for _ in range(3):
+        optimizer.zero_grad()
+        thermometer.observe(lambda a, b: cross_entropy(a, b) + 0.1 * a.square().mean(), inputs, targets)
+        outputs = model(inputs)
+        cross_entropy(outputs, targets).backward(retain_graph=True)
+        (0.1 * outputs.square().mean()).backward()
+        optimizer.step()
+    assert [reading["trace"] for reading in thermometer.history] == pytest.approx([0.0, 0.0, 0.0], abs=1e-25)
+    assert thermometer.history[-1]["gradient_norm_squared"] > 0.01
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_passes_that_are_zeroed_are_no_part_of_the_step(to_none):
+    """An adversarial pass, then micro-batches or one batch; a parameter whose gradient is always zero is no sign."""
+    model = small_network()
+    model[2].bias.register_hook(lambda grad: 0.0 * grad)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    thermometer = Thermometer(model, optimizer, interval=1, batch_size=8, decay=0.0)
+    for k, pieces in enumerate((1, 2, 4)):
+        inputs, targets = batch(k)
+        optimizer.zero_grad(set_to_none=to_none)
+        cross_entropy(model(inputs + 1), targets).backward()
+        optimizer.zero_grad(set_to_none=to_none)
+        rows = list(zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True))
+        parts = torch.stack([gradient(model, *row) for row in rows])
+        for row in rows:
+            (cross_entropy(model(row[0]), row[1]) / pieces).backward()
+        optimizer.step()
+        trace = thermometer.history[-1]["trace"]
+        if pieces == 1:
+            assert trace is None
+        else:
+            exact = 8 * (parts.square().sum(dim=1).mean() - parts.mean(dim=0).square().sum()) / (pieces - 1)
+            assert trace == pytest.approx(exact.item(), rel=1e-9)
+
+
+def test_layer_in_two_reentrant_checkpoints():
+    """One backward pass reaches it twice: two parts of its gradient that are no micro-batches."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shared, self.head = nn.Linear(5, 5).double(), nn.Linear(5, 3).double()
+
+        def forward(self, x):
+            x = x.clone().requires_grad_()
+            for _ in range(2):
+                x = checkpoint(self.shared, x, use_reentrant=True).tanh()
+            return self.head(x)
+
+    model = Twice()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    thermometer = Thermometer(model, optimizer, interval=1, batch_size=8)
+    cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+    optimizer.step()
+    assert thermometer.history[-1]["trace"] is None
+    assert thermometer.history[-1]["kinetic_temperature"] > 0
+
+
+@pytest.mark.parametrize("skips", ["scaler", "continue"])
+@pytest.mark.parametrize("order", ["observe first", "backward first"])
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_skipped_steps_do_not_end_the_readings(skips, order, to_none, pieces):
+    """Whoever calls observe for each micro-batch has observed a whole step, and no more than that."""
+    model = small_network()
+    optimizer = hb.RandomSGD(model.parameters(), 0.05, momentum=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    thermometer = Thermometer(model, optimizer, interval=1, decay=0.0, scaler=scaler)
+    for k in range(6):
+        optimizer.zero_grad(set_to_none=to_none)
+        is_skipped = k in (0, 1, 3)
+        for x, y in zip(batch(k)[0].chunk(pieces), batch(k)[1].chunk(pieces), strict=True):
+            if order == "observe first":
+                thermometer.observe(cross_entropy, x, y)
+            loss = cross_entropy(model(x), y) / pieces
+            scaler.scale(loss * math.inf if is_skipped and skips == "scaler" else loss).backward()
+            if order == "backward first":
+                thermometer.observe(cross_entropy, x, y)
+        if is_skipped and skips == "continue":
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+    assert len(thermometer.history) == 3
+    for reading in thermometer.history:
+        knobs = hb.Thermostat(0.05, 8, 0.5, law="uniform:1")  # 8 samples are in each step
+        assert reading["temperature"] == pytest.approx(knobs.temperature(reading["trace"] / 57), rel=1e-12)
+
+
+@dataclass
+class Scores:
+    logits: torch.Tensor
+
+
+class Named(OrderedDict):
+    @property
+    def logits(self):
+        return self["logits"]
+
+
+WRAPPINGS = {
+    "dataclass": (Scores, lambda outputs: outputs.logits),
+    "dict": (lambda scores: Named(logits=scores), lambda outputs: outputs.logits),
+    "flat": (lambda scores: scores.flatten(0, 1), lambda outputs: outputs),
+    "with None": (lambda scores: (scores, None), lambda outputs: outputs[0]),
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPINGS)
+def test_outputs_of_any_type(kind):
+    wrap, unwrap = WRAPPINGS[kind]
+
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = small_network()
+
+        def forward(self, x):
+            return wrap(self.body(x))
+
+    def loss_fn(outputs, targets):
+        return cross_entropy(unwrap(outputs).reshape(-1, 3), targets.flatten())
+
+    model = Wrapped()
+    thermometer = Thermometer(model, torch.optim.SGD(model.parameters(), 0.1), interval=1)
+    inputs, targets = batch(0, 16)
+    thermometer.observe(loss_fn, inputs.reshape(8, 2, 5), targets.reshape(8, 2))
+    one, two = (gradient(model.body, inputs[part], targets[part]) for part in (slice(0, 8), slice(8, 16)))
+    assert thermometer._halves[0][0].item() == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)
+
+
+def test_readings_begin_anew_when_the_batch_size_becomes_known():
+    """Micro-batches without a batch size give tr(S1)/C; the average must not mix it with tr(S1)."""
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    thermometer = Thermometer(model, optimizer, interval=1, decay=0.9)
+    for k in range(3):
+        optimizer.zero_grad()
+        for x, y in zip(batch(k)[0].chunk(2), batch(k)[1].chunk(2), strict=True):
+            (cross_entropy(model(x), y) / 2).backward()
+        optimizer.step()
+    assert thermometer.history[-1]["trace"] is None
+    step(model, optimizer, thermometer, *batch(3), cross_entropy)
+    one, two = (gradient(model, x, y) for x, y in zip(batch(3)[0].chunk(2), batch(3)[1].chunk(2), strict=True))
+    assert thermometer.history[-1]["trace"] == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)
 
 
 def test_without_a_batch_size_there_is_a_temperature_but_no_trace():

@@ -11,7 +11,7 @@ from oracles import random_sgd_path
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("implementation", ["for-loop", "foreach", "fused", "capturable"])
+@pytest.mark.parametrize("implementation", ["for-loop", "foreach", "fused", "capturable", "capturable fused"])
 def test_low_precision_stays_close_to_the_reference(implementation, dtype):
     parameters = make_parameters(dtype=dtype)
     gradients = make_gradients(parameters, 20)
@@ -20,6 +20,7 @@ def test_low_precision_stays_close_to_the_reference(implementation, dtype):
         parameters, 0.01, momentum=0.9, nesterov=True, seed=4, weight_decay=0.01, **IMPLEMENTATIONS[implementation]
     )
     walk(optimizer, parameters, gradients)
+    assert all(optimizer.velocity(p).dtype is dtype for p in parameters)
     positions, _ = random_sgd_path(
         start,
         lambda k, x: gradients[k][0].double().numpy(),
@@ -57,3 +58,19 @@ def test_half_precision_buffers_do_not_overflow_in_the_moving_unit():
         optimizer.step()
     assert torch.isfinite(optimizer.state[parameter]["momentum_buffer"]).all()
     assert torch.isfinite(parameter).all()
+
+
+@pytest.mark.parametrize("half_first", [False, True])
+def test_half_precision_among_others_keeps_the_range_of_its_buffers(half_first):
+    """The velocities stay below the largest float16 number, 65504; in a moving unit the buffers would not."""
+    half, single = nn.Parameter(torch.zeros(4, dtype=torch.float16)), nn.Parameter(torch.zeros(4))
+    group = [half, single] if half_first else [single, half]
+    optimizer = hb.RandomSGD(group, 1e-6, law=hb.LogNormal(1.5), momentum=0.9, nesterov=True, seed=1)
+    largest = 0.0
+    for _ in range(40):
+        half.grad, single.grad = torch.full((4,), 1500.0).half(), torch.full((4,), 1500.0)
+        optimizer.step()
+        largest = max(largest, optimizer.velocity(single).max().item())
+        torch.testing.assert_close(optimizer.velocity(half).float(), optimizer.velocity(single), rtol=5e-3, atol=0.0)
+    assert 65504 / 4 < largest < 65504
+    torch.testing.assert_close(half.detach().float(), single.detach(), rtol=0.02, atol=0.0)

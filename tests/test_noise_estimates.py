@@ -128,6 +128,29 @@ def test_batch_norm_in_training_mode():
     np.testing.assert_allclose(noise.along(), 8 * answer["along the gradient"])
 
 
+@pytest.mark.parametrize("order", ["drawn", "sorted", "periodic"])
+@pytest.mark.parametrize("loss", ["weighted", "masked"])
+def test_a_loss_that_weighs_samples_by_their_batch(order, loss):
+    """Whatever the order of the classes: no per-sample gradient, as the weights are divided by those of the batch."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(3, (300,), generator=generator)
+    labels = {"drawn": labels, "sorted": labels.sort().values, "periodic": torch.arange(300) % 3}[order]
+    x = torch.randn(300, 4, generator=generator, dtype=torch.float64)
+    weight = torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64)
+
+    def loss_fn(outputs, targets):
+        if loss == "weighted":
+            return F.cross_entropy(outputs, targets, weight=weight)
+        return F.cross_entropy(outputs, targets, ignore_index=2)
+
+    model = nn.Linear(4, 3).double()
+    with pytest.raises(ValueError, match="not the mean of the losses of its samples"):
+        measure_noise(model, loss_fn, x, labels, method="exact")
+    noise = measure_noise(model, loss_fn, x, labels, batch_size=10)
+    assert (noise.method, noise.reason != "") == ("two-batch", True)
+    assert measure_noise(model, F.cross_entropy, x, labels).method == "exact"
+
+
 def test_a_coupling_that_no_layer_type_tells():
     class Centred(nn.Linear):
         def forward(self, x):

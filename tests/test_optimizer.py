@@ -47,7 +47,7 @@ SHARED_FLAGS = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}, {"di
 SHARED_CASES = [
     pytest.param(flags, dtype, id=f"{flags}-{dtype}")
     for flags in SHARED_FLAGS
-    for dtype in (torch.float32, torch.float64, torch.complex64)
+    for dtype in (torch.float16, torch.float32, torch.float64, torch.complex64)
     if not (flags.get("fused") and dtype.is_complex)  # torch's fused kernel takes no complex parameters
 ]
 
@@ -125,6 +125,7 @@ def test_parameters_that_sit_out_or_join_late(implementation, nesterov, dampenin
         )
         np.testing.assert_allclose(p.detach().numpy(), path[-1], rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(optimizer.velocity(p), velocities[-1], rtol=1e-12, atol=1e-14)
+        assert set(optimizer.state[p]) == {"momentum_buffer"}
 
 
 def test_closure_is_called_once_before_the_draw():
@@ -277,6 +278,15 @@ def test_it_is_an_sgd_and_prints_its_draws():
     assert isinstance(optimizer, torch.optim.SGD)
     assert "law: uniform:1.0" in str(optimizer)
     assert "seed: 5" in str(optimizer)
+
+
+def test_takes_by_position_what_torch_sgd_takes_by_position():
+    parameters = make_parameters()
+    for arguments in ((0.1, 0.9), (0.1, 0.9, 0.2, 1e-4), (0.1, 0.9, 0, 1e-4, True)):
+        ours, theirs = hb.RandomSGD(parameters, *arguments).defaults, torch.optim.SGD(parameters, *arguments).defaults
+        assert {key: ours[key] for key in theirs} == theirs
+    with pytest.raises(TypeError, match="momentum"):
+        hb.RandomSGD(parameters, 0.1, hb.Uniform(0.5))
 
 
 def test_velocity_is_a_copy_and_knows_its_own():

@@ -158,3 +158,114 @@ def test_checkpoints_by_torch_distributed(momentum, flatten):
     checkpoint.set_optimizer_state_dict(model, resumed, copy.deepcopy(state), options=options)
     assert resumed.param_groups[0]["step"] == 4
     assert resumed.param_groups[0]["rate"] == optimizer.param_groups[0]["rate"]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")  # it is not initialized: one process, as we want
+@pytest.mark.parametrize("flatten", [False, True])
+def test_torch_distributed_keeps_a_velocity_that_sat_out(flatten, tmp_path):
+    """A fresh optimizer says which keys are loaded: a velocity must need none beside those that it has."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import state_dict as checkpoint
+
+    options = checkpoint.StateDictOptions(flatten_optimizer_state_dict=flatten)
+
+    def build():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+        return model, hb.RandomSGD(model.parameters(), 0.1, momentum=0.9, nesterov=True, seed=5)
+
+    def train(model, optimizer, steps):
+        for k in steps:
+            for i, p in enumerate(model.parameters()):
+                p.grad = None if k in (4, 5, 6) and i < 2 else torch.full_like(p, 0.1 + 0.01 * k)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def pack(model, optimizer):
+        state = checkpoint.get_optimizer_state_dict(model, optimizer, options=options)
+        return {"model": model.state_dict(), "optimizer": state}
+
+    model, optimizer = build()
+    train(model, optimizer, range(6))
+    dcp.save(pack(model, optimizer), checkpoint_id=tmp_path, no_dist=True)
+    again, resumed = build()
+    state = pack(again, resumed)
+    dcp.load(state, checkpoint_id=tmp_path, no_dist=True)
+    checkpoint.set_optimizer_state_dict(again, resumed, state["optimizer"], options=options)
+    for p, twin in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(optimizer.velocity(p), resumed.velocity(twin))
+    train(model, optimizer, range(6, 12))
+    train(again, resumed, range(6, 12))
+    assert torch.equal(flat(model.parameters()), flat(again.parameters()))
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_an_older_state_with_units_of_their_own_can_be_loaded_more_than_once(capturable):
+    parameters, others = make_parameters(), make_parameters()
+    optimizer = hb.RandomSGD(parameters, 0.05, momentum=0.9, nesterov=True, seed=1)
+    walk(optimizer, parameters, make_gradients(parameters, 5))
+    state = copy.deepcopy(optimizer.state_dict())
+    group = state["param_groups"][0]
+    assert group["buffer_scale"] != 1.0
+    group["capturable"] = capturable
+    state["state"][1] = {"momentum_buffer": optimizer.velocity(parameters[1]) / 0.7, "buffer_scale": 0.7}
+    for _ in range(2):
+        resumed = hb.RandomSGD(others, 0.05, momentum=0.9, nesterov=True, seed=1)
+        resumed.load_state_dict(state)
+        for p, other in zip(parameters, others, strict=True):
+            torch.testing.assert_close(resumed.velocity(other), optimizer.velocity(p), rtol=1e-14, atol=1e-14)
+    assert all(set(entry) == {"momentum_buffer"} for entry in resumed.state_dict()["state"].values())
+    gradients = make_gradients(parameters, 5, seed=2)
+    with torch.no_grad():
+        for p, other in zip(parameters, others, strict=True):
+            other.copy_(p)
+    walk(optimizer, parameters, gradients)
+    walk(resumed, others, gradients)
+    torch.testing.assert_close(flat(others), flat(parameters), rtol=1e-13, atol=1e-13)
+
+
+REHEARSED = {
+    "plain": {},
+    "heavy ball": {"momentum": 0.9, "weight_decay": 0.1},
+    "nesterov": {"momentum": 0.9, "nesterov": True},
+    "update": {"momentum": 0.9, "weight_decay": 0.1, "coupling": "update"},
+    "capturable": {"capturable": True},
+    "fused": {"momentum": 0.9, "fused": True, "capturable": True},
+}
+
+
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["float", "tensor"])
+@pytest.mark.parametrize("rule", REHEARSED)
+def test_a_checkpoint_by_torch_distributed_consumes_no_draw_and_moves_nothing(rule, lr):
+    """Also one before the first step, when it makes a state by a step of its own."""
+    from torch.distributed.checkpoint import state_dict as checkpoint
+
+    def train(is_saved):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2).double()
+        own_lr = lr.clone() if isinstance(lr, torch.Tensor) else lr
+        optimizer = hb.RandomSGD(model.parameters(), own_lr, seed=3, **REHEARSED[rule])
+        for k in range(4):
+            if is_saved:
+                checkpoint.get_optimizer_state_dict(model, optimizer)
+            group = optimizer.param_groups[0]
+            assert (int(group["step"]), group["lr"]) == (k, lr)
+            model(torch.ones(1, 3).double()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            assert float(group["rate"]) == hb.draw(hb.Uniform(1.0), 3, k, 1)[0]
+        return flat(model.parameters())
+
+    torch.testing.assert_close(train(True), train(False), rtol=1e-14, atol=1e-14)
+
+
+def test_a_setting_that_the_state_lacks_stays_and_one_that_it_has_wins():
+    parameters, others = make_parameters(), make_parameters()
+    optimizer = hb.RandomSGD(parameters, 0.1, momentum=0.9, capturable=True)
+    optimizer.load_state_dict(torch.optim.SGD(others, 0.2, momentum=0.9).state_dict())
+    assert optimizer.param_groups[0]["capturable"] is True
+    optimizer.load_state_dict(hb.RandomSGD(others, 0.2, momentum=0.9).state_dict())
+    assert optimizer.param_groups[0]["capturable"] is False
+    adam = torch.optim.Adam(parameters, capturable=True)
+    adam.load_state_dict(torch.optim.Adam(others).state_dict())
+    assert adam.param_groups[0]["capturable"] is False

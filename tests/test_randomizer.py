@@ -162,6 +162,51 @@ def test_resume_and_remove():
 
 
 @pytest.mark.parametrize("coupling", ["gradient", "update"])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_checkpoints_by_torch_distributed_consume_no_draw(kind, coupling):
+    """Whether one saves before and after each step, or loads the optimizer after the handle."""
+    from torch.distributed.checkpoint import state_dict as checkpoint
+
+    def build():
+        model = nn.Linear(2, 1)
+        optimizer = kind(model.parameters(), lr=0.1)
+        return model, optimizer, hb.randomize(optimizer, LAW, coupling=coupling, seed=3)
+
+    def train(model, optimizer, handle, steps):
+        for k in steps:
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            assert handle.rate == hb.draw(LAW, 3, k, 1)[0]
+            checkpoint.get_optimizer_state_dict(model, optimizer)
+
+    model, optimizer, handle = build()
+    checkpoint.get_optimizer_state_dict(model, optimizer)
+    train(model, optimizer, handle, range(4))
+    again, resumed, other = build()
+    other.load_state_dict(handle.state_dict())
+    checkpoint.set_optimizer_state_dict(again, resumed, checkpoint.get_optimizer_state_dict(model, optimizer))
+    assert other.rate == handle.rate
+    train(again, resumed, other, range(4, 6))
+
+
+def test_a_closure_at_rate_zero_draws():
+    """Gradients of zero before the closure say nothing of those that it makes."""
+    parameter = nn.Parameter(torch.tensor([2.0]))
+    optimizer = torch.optim.SGD([parameter], 0.0)
+    handle = hb.randomize(optimizer, LAW, seed=6)
+    parameter.grad = torch.zeros(1)
+
+    def closure():
+        parameter.grad = torch.ones(1)
+        return torch.zeros(())
+
+    optimizer.step(closure)
+    assert parameter.grad.item() == pytest.approx(handle.rate, rel=1e-6)
+    assert handle.state_dict()["step"] == 1
+
+
+@pytest.mark.parametrize("coupling", ["gradient", "update"])
 def test_a_closure_that_raises_leaves_everything_as_it_was(coupling):
     parameter = nn.Parameter(torch.tensor([2.0]))
     optimizer = torch.optim.SGD([parameter], 0.1)

@@ -257,16 +257,30 @@ def test_get_lr_outside_a_step_changes_nothing(lr, build):
     assert runs[0] == pytest.approx(runs[1], rel=1e-12, abs=1e-16)
 
 
-def test_a_checkpoint_by_torch_distributed_changes_nothing():
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["float", "tensor"])
+def test_a_checkpoint_by_torch_distributed_changes_nothing(lr):
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
     model = nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr)
     scheduler = hb.RandomLR(optimizer, LAW, seed=3)
     for k in range(6):
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * hb.draw(LAW, 3, k, 1)[0], rel=1e-12)
+        assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.1 * hb.draw(LAW, 3, k, 1)[0], rel=1e-12)
         get_optimizer_state_dict(model, optimizer)
         optimizer.step()
+        scheduler.step()
+
+
+def test_a_warm_up_from_zero_through_gradients_of_zero():
+    """Its first steps look like those of a checkpoint, and no rate is lost in them."""
+    parameter, optimizer = make()
+    warmup = lr_scheduler.LambdaLR(optimizer, lambda k: max(0, k - 1) / 4)
+    scheduler = hb.RandomLR(optimizer, LAW, seed=3)
+    for k, alpha in enumerate(hb.draw(LAW, 3, 0, 6)):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * max(0, k - 1) / 4 * alpha, rel=1e-12)
+        parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        warmup.step()
         scheduler.step()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 import heatbath as hb
@@ -217,6 +218,27 @@ class TestState:
         assert len(thermometer.history) == 10
         assert thermometer.equilibrium_ratio == thermometer2.equilibrium_ratio
 
+    @pytest.mark.parametrize("make", [torch.optim.SGD, hb.RandomSGD])
+    @pytest.mark.parametrize("momentum", [0.0, 0.8])
+    def test_steps_that_a_checkpoint_takes_are_none(self, make, momentum):
+        """torch.distributed.checkpoint takes one, at rate 0, when it finds no state; a reading must not fall on it."""
+        model = small_network()
+        optimizer = make(model.parameters(), 0.05, momentum=momentum)
+        thermometer = Thermometer(model, optimizer, interval=2)
+        for k in range(6):
+            get_optimizer_state_dict(model, optimizer)
+            step(model, optimizer, thermometer, *batch(k), cross_entropy)
+            optimizer.zero_grad()
+        assert [reading["step"] for reading in thermometer.history] == [2, 4, 6]
+        assert all(reading["lr"] == 0.05 and reading["temperature"] > 0 for reading in thermometer.history)
+        saved, states = thermometer.state_dict(), get_optimizer_state_dict(model, optimizer)
+        fresh = make(model.parameters(), 0.05, momentum=momentum)
+        resumed = Thermometer(model, fresh, interval=2)
+        resumed.load_state_dict(saved)
+        set_optimizer_state_dict(model, fresh, states)
+        assert resumed.step == 6
+        assert resumed.state_dict() == saved
+
     def test_state_of_other_groups(self):
         model = small_network()
         one = Thermometer(model, torch.optim.SGD(model.parameters(), 0.1))
@@ -282,6 +304,16 @@ class TestBadInput:
         optimizer.load_state_dict(saved[1])
         step(model, optimizer, thermometer, inputs, targets, cross_entropy)
         assert all(math.isfinite(v) for v in thermometer.history[-1].values() if v is not None)
+        assert thermometer.temperature > 0
+
+    def test_step_without_gradients(self):
+        model, optimizer, thermometer = self.make()
+        with pytest.warns(RuntimeWarning, match="no gradients at step 1"):
+            optimizer.step()
+        assert thermometer.history == []
+        for k in range(2):
+            step(model, optimizer, thermometer, *batch(k), cross_entropy)
+        assert [reading["step"] for reading in thermometer.history] == [2, 3]
         assert thermometer.temperature > 0
 
     def test_settings(self):

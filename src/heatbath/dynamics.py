@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from heatbath.gradients import as_real
 from heatbath.laws import Constant, Law
 from heatbath.optimizer import RandomSGD
 from heatbath.thermostat import Thermostat
@@ -111,7 +112,7 @@ def read_knobs(optimizer: Optimizer, index: int, law: Law | None = None) -> Knob
     group = optimizer.param_groups[index]
     randomizer = getattr(optimizer, "_randomizer", None)
     coupling, rate, is_multiplied = "update", 1.0, False
-    if "law" in group:
+    if "law" in group and group["law"].variance > 0.0:  # a constant one leaves the draws to others
         law, coupling, rate = group["law"], group["coupling"], group["rate"]
     elif randomizer is not None:
         law, coupling, rate = randomizer._multipliers.law, randomizer.coupling, randomizer.rate
@@ -147,9 +148,8 @@ def mean_rate(optimizer: Optimizer, index: int) -> Any:
 def inner_products(optimizer: Optimizer, index: int) -> Tensor:
     """Return the inner products `PAIRS` of the group's vectors after a step, in float64 and on the device."""
     group = optimizer.param_groups[index]
-    device = group["params"][0].device
-    products = torch.zeros(3, 3, dtype=_wide(device), device=device)
     found = gram(_vectors(optimizer, p, bool(group["momentum"])) for p in group["params"] if p.grad is not None)
+    products = torch.zeros(3, 3) if found is None else found.new_zeros(3, 3)
     if found is not None:
         products[: len(found), : len(found)] = found
     rows, columns = zip(*[("xgb".index(pair[0]), "xgb".index(pair[1])) for pair in PAIRS], strict=True)
@@ -166,7 +166,7 @@ def gram(vectors: Iterable[Sequence[Tensor]]) -> Tensor | None:
     """Return the matrix of inner products of several vectors, which come in parts, in float64 where there is that.
 
     It goes by pieces of bounded size, large tensors cut and small ones put together, with one matrix product for each:
-    that bounds the memory, and the number of kernels to launch.
+    that bounds the memory, and the number of kernels to launch. A complex component counts as two real ones.
 
     Args:
         vectors: for each part of weight space, the tensors of all vectors there.
@@ -193,7 +193,7 @@ def gram(vectors: Iterable[Sequence[Tensor]]) -> Tensor | None:
     for tensors in vectors:
         if any(tensor.is_sparse for tensor in tensors):
             raise TypeError("Thermometer needs dense gradients, got a sparse one")
-        flat = [tensor.reshape(-1) for tensor in tensors]
+        flat = [as_real(tensor).reshape(-1) for tensor in tensors]
         size = 2**13 if flat[0].device.type == "cpu" else 2**20
         for start in range(0, len(flat[0]), size):
             parts = [vector[start : start + size] for vector in flat]

@@ -11,6 +11,8 @@ come by anyway, or else the two halves of a mini-batch, at the cost of their two
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -31,26 +33,29 @@ LossFunction = Callable[[Any, Any], Tensor]
 class GradientParts:
     """Watches the backward passes of one step, on this rank, through hooks on the parameters.
 
+    A pass counts while its gradient is there: what is zeroed or set to None before the step is no part of it.
+
     Args:
         groups: the parameters, by group.
     """
 
     def __init__(self, groups: list[list[Tensor]]) -> None:
-        self._is_paused = False
-        self._incoming: dict[int, Tensor] = {}
-        self._squares: list[Any] = [0.0 for _ in groups]
-        self._passes: dict[int, int] = {}
-        self._device = groups[0][0].device if groups and groups[0] else torch.device("cpu")
+        self._is_paused, self._only_counts = False, False
+        self._incoming: dict[int, tuple[Tensor, Tensor | None]] = {}  # |h|^2, and |.grad|^2 before h is added to it
+        self._seen: dict[int, Tensor] = {}  # the sum of |h_i|^2 and the number of the h_i, for each parameter
         self._hooks: list[Any] = []
-        for index, parameters in enumerate(groups):
-            for p in parameters:
-                self._hooks.append(p.register_hook(unserializable_hook(partial(self._see, id(p)))))
-                self._hooks.append(p.register_post_accumulate_grad_hook(partial(self._add, index)))
+        for p in (p for parameters in groups for p in parameters):
+            self._hooks.append(p.register_hook(unserializable_hook(partial(self._see, weakref.ref(p)))))
+            self._hooks.append(p.register_post_accumulate_grad_hook(self._add))
 
     def remove(self) -> None:
         """Take the hooks away."""
         for hook in self._hooks:
             hook.remove()
+
+    def only_count(self) -> None:
+        """From now on count the passes and no more: the sums are not asked for."""
+        self._only_counts = True
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -61,27 +66,50 @@ class GradientParts:
         finally:
             self._is_paused = False
 
-    def gather(self, ranks: dist.ProcessGroup | None) -> tuple[list[float], float]:
-        """Return ``sum_i |h_i|^2`` by group and the number of parts ``h_i``, over all passes and ranks."""
-        passes = max(self._passes.values(), default=0)
-        wide = torch.float32 if self._device.type == "mps" else torch.float64
-        numbers = [torch.as_tensor(x, dtype=wide).to(self._device) for x in (*self._squares, passes)]
-        table = torch.stack(numbers)
+    def gather(self, groups: list[list[Tensor]], ranks: dist.ProcessGroup | None) -> tuple[list[float], float]:
+        """Return ``sum_i |h_i|^2`` by group and the number of parts ``h_i``, over all passes and ranks.
+
+        A backward pass begins at the output. A parameter that has been seen more often than the first one is seen
+        several times in a pass (in reentrant checkpoints), not with a whole ``h_i`` each: the sums are then ``nan``.
+        """
+        squares, passes = [0.0 for _ in groups], []
+        owners = {id(p): index for index, group in enumerate(groups) for p in group if p.grad is not None}
+        device = next((p.device for group in groups for p in group), torch.device("cpu"))
+        if seen := {key: row.to(device) for key, row in self._seen.items() if key in owners}:
+            for key, (square, count) in zip(seen, torch.stack([*seen.values()]).tolist(), strict=True):
+                squares[owners[key]] += square
+                passes += [count] if square else []  # a gradient of zero does not tell whether it was zeroed
+        if passes and passes[0] < max(passes):
+            squares = [math.nan for _ in groups]
+        numbers = [*squares, max(passes, default=0.0)]
         if ranks is not None and dist.get_world_size(ranks) > 1:
+            wide = torch.float32 if device.type == "mps" else torch.float64
+            table = torch.tensor(numbers, dtype=wide, device=device)
             dist.all_reduce(table, group=ranks)
-        *squares, count = table.tolist()
-        return squares, count
+            numbers = table.tolist()
+        return numbers[:-1], numbers[-1]
 
-    def _see(self, parameter: int, grad: Tensor) -> None:
-        if not self._is_paused:
-            with torch.no_grad():
-                self._incoming[parameter] = torch.as_tensor(gram([[grad]]))[0, 0]
+    def _see(self, reference: weakref.ref[Tensor], grad: Tensor) -> None:
+        parameter = reference()
+        if parameter is None or self._is_paused:
+            return
+        with torch.no_grad():
+            # Whether earlier passes are still there: a first one need not ask.
+            earlier = parameter.grad if id(parameter) in self._seen else None
+            left = None if earlier is None else _square(earlier)
+            square = grad.new_ones((), dtype=torch.float32) if self._only_counts else _square(grad)
+            self._incoming[id(parameter)] = square, left
 
-    def _add(self, index: int, parameter: Tensor) -> None:
+    def _add(self, parameter: Tensor) -> None:
         """Count what has become part of ``parameter.grad``; `torch.autograd.grad` comes by as well, and is not."""
-        if (square := self._incoming.pop(id(parameter), None)) is not None:
-            self._squares[index] = self._squares[index] + square
-            self._passes[id(parameter)] = self._passes.get(id(parameter), 0) + 1
+        if (arrived := self._incoming.pop(id(parameter), None)) is None:
+            return
+        square, left = arrived
+        row = torch.stack([square, torch.ones_like(square)])
+        if left is not None:
+            before = self._seen[id(parameter)]
+            row += torch.where((left > 0.0) | (before[0] == 0.0), before, 0.0)
+        self._seen[id(parameter)] = row
 
 
 def compare_parts(squares: float, whole: float, count: float, scale: float) -> tuple[float, float]:
@@ -106,8 +134,8 @@ def compare_halves(
     inputs: Any,
     targets: Any,
     checks_loss: bool = True,
-) -> tuple[list[Tensor], int]:
-    """Return ``(tr(S1), |g|^2)`` of each group from the halves of a batch, and the size of the batch.
+) -> list[Tensor]:
+    """Return ``(tr(S1), |g|^2)`` of each group from the halves of a batch.
 
     Gradients, buffers and random state are left as they are; the sample that is left over of an odd batch is not used.
 
@@ -144,7 +172,11 @@ def compare_halves(
                 total = torch.zeros(2, 2, dtype=torch.float64)
             distance = total[0, 0] + total[1, 1] - 2.0 * total[0, 1]  # |g1 - g2|^2, of mean 2 tr(S1) / half
             results.append(torch.stack([0.5 * half * distance, total[0, 1]]))
-    return results, size
+    return results
+
+
+def _square(gradient: Tensor) -> Tensor:
+    return torch.as_tensor(gram([[gradient]]))[0, 0]
 
 
 def _cut(tree: Any, part: slice) -> Any:
@@ -153,8 +185,8 @@ def _cut(tree: Any, part: slice) -> Any:
 
 def _check_mean(loss_fn: LossFunction, outputs: list[Any], targets: Any, losses: list[Tensor], half: int) -> None:
     """Put the halves' outputs together: a mean over the batch gives the mean of their losses, a sum the sum."""
-    leaves = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
-    if any(leaf.dim() == 0 or len(leaf) != half for leaf in leaves):
+    leaves = [leaf for leaf in tree_leaves(outputs) if leaf is not None]
+    if not all(isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == half for leaf in leaves):
         return  # the model returns something else than one output a sample: nothing to put together
     whole = loss_fn(
         tree_map(lambda *both: torch.cat(both) if isinstance(both[0], Tensor) else both[0], *outputs), targets

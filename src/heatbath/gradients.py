@@ -1,12 +1,14 @@
 """Gradients of a model at fixed weights as the rows of a matrix: one row a sample, or one row a mini-batch.
 
 The loss is taken as a pure function of the trainable parameters, so that nothing of the model is written: neither its
-weights, ``.grad``, buffers and mode, nor the global random state.
+weights, ``.grad``, buffers and mode, nor the global random state. Rows are real and in at least single precision.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,16 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heatbath.moments import widened
+
 Data = Any  # a tensor, or a tuple, list or dict of such, nested at will; samples lie along the first dimension
 LossFn = Callable[[Any, Any], Tensor]
-_PROBE = 4  # samples that the loss and the model are tried on
+_PROBES, _PROBE = 8, 4  # batches that the loss and the model are tried on, and the samples of each
 
 
 class Objective:
     """The mean loss of a model as a pure function of its trainable parameters.
 
-    Tied parameters count once, under their first name. Wrappers for data-parallel training and compilation are taken
-    off. A tuple or list of inputs is passed as positional arguments, a dict as keyword arguments.
+    Tied parameters count once, under their first name, complex ones as their real and imaginary parts. Wrappers for
+    data-parallel training and compilation are taken off. A tuple or list of inputs is passed as positional arguments, a
+    dict as keyword arguments.
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
@@ -33,7 +38,9 @@ class Objective:
             model = inner
         self.model = model
         self.loss_fn = loss_fn
-        self.parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+        trainable = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+        self.parameters = {name: as_real(p) for name, p in trainable.items()}
+        self._complex = {name for name, p in trainable.items() if p.is_complex()}
         if not self.parameters:
             raise ValueError(
                 "the model has no trainable parameters, so there is no gradient to measure: set requires_grad on some"
@@ -43,17 +50,18 @@ class Objective:
 
     @property
     def dimension(self) -> int:
-        """The number of trainable parameters."""
+        """The number of trainable parameters, two for a complex one."""
         return sum(p.numel() for p in self.parameters.values())
 
     @property
     def row_bytes(self) -> int:
         """The memory of one gradient."""
-        return sum(p.numel() * p.element_size() for p in self.parameters.values())
+        return sum(p.numel() * max(p.element_size(), 4) for p in self.parameters.values())
 
     def __call__(self, parameters: dict[str, Tensor], inputs: Data, targets: Data) -> Tensor:
         """Return the loss at ``parameters``; a layer that keeps statistics writes into copies of its buffers."""
-        state = {f"model.{name}": p for name, p in parameters.items()}
+        complex_ = {name: torch.view_as_complex(parameters[name]) for name in self._complex}
+        state = {f"model.{name}": p for name, p in {**parameters, **complex_}.items()}
         state |= {f"model.{name}": b.clone() for name, b in self.model.named_buffers()}
         loss = torch.func.functional_call(self._call, state, (inputs, targets))
         if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -67,11 +75,17 @@ class Objective:
             leaves = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
             loss = self(leaves, inputs, targets)
             found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        return [g.to_dense() if g.is_sparse else g for g in found]
+        return [widened(g.to_dense() if g.is_sparse else g) for g in found]
 
-    def sample_loss(self, parameters: dict[str, Tensor], inputs: Data, targets: Data) -> Tensor:
-        """Return the loss of one sample, given without its first dimension."""
-        return self(parameters, _map(inputs, lambda x: x[None]), _map(targets, lambda x: x[None]))
+    def for_each_sample(self, what: Callable[..., Any], inputs: Data, targets: Data) -> Any:
+        """Return what ``what(loss)`` is at the parameters for each sample's ``loss(parameters, ...)``, by vmap."""
+
+        def loss(parameters: dict[str, Tensor], leaves: list[Tensor]) -> Tensor:
+            parts = iter(leaves)  # the containers may be of types that vmap does not know
+            sample = [_map(data, lambda _: next(parts)[None]) for data in (inputs, targets)]
+            return self(parameters, *sample)
+
+        return torch.func.vmap(what(loss), in_dims=(None, 0))(self.parameters, [*_leaves(inputs), *_leaves(targets)])
 
     @contextmanager
     def randomness(self, seed: int) -> Iterator[None]:
@@ -93,11 +107,10 @@ class SampleGradients:
     def __init__(self, objective: Objective, inputs: Data, targets: Data, order: Tensor, chunk: int) -> None:
         self._objective, self._data, self._order = objective, (inputs, targets), order
         self.count, self.chunk = len(order), chunk
-        self._rows = torch.func.vmap(torch.func.grad(objective.sample_loss), in_dims=(None, 0, 0))
 
     def mean(self) -> list[Tensor]:
         """Return the mean of the rows, by plain backward passes."""
-        total = [torch.zeros_like(p) for p in self._objective.parameters.values()]
+        total = [torch.zeros_like(widened(p)) for p in self._objective.parameters.values()]
         for low in range(0, self.count, self.chunk):
             part = self._order[low : low + self.chunk]
             for sum_, g in zip(total, self._objective.gradient(*self._take(part)), strict=True):
@@ -106,8 +119,8 @@ class SampleGradients:
 
     def block(self, low: int, high: int) -> list[Tensor]:
         """Return the rows from ``low`` to ``high``, a matrix for each parameter."""
-        rows = self._rows(self._objective.parameters, *self._take(self._order[low:high]))
-        return [rows[name].detach().reshape(high - low, -1) for name in self._objective.parameters]
+        rows = self._objective.for_each_sample(torch.func.grad, *self._take(self._order[low:high]))
+        return [widened(rows[name].detach().reshape(high - low, -1)) for name in self._objective.parameters]
 
     def _take(self, index: Tensor) -> tuple[Data, Data]:
         inputs, targets = (take(data, index, self._objective.device) for data in self._data)
@@ -133,7 +146,7 @@ class BatchGradients:
 
     def mean(self) -> list[Tensor]:
         """Return the mean of the rows."""
-        total = [torch.zeros_like(p) for p in self._objective.parameters.values()]
+        total = [torch.zeros_like(widened(p)) for p in self._objective.parameters.values()]
         for j in range(self.count):
             for sum_, g in zip(total, self.block(j, j + 1), strict=True):
                 sum_.add_(g.reshape(sum_.shape), alpha=1.0 / self.count)
@@ -180,9 +193,14 @@ def take(data: Data, index: Tensor, device: torch.device) -> Data:
     return _map(data, lambda x: x.detach()[index.to(x.device)].to(device))
 
 
+def as_real(tensor: Tensor) -> Tensor:
+    """The tensor itself, or the real and imaginary parts of a complex one as a last dimension of length 2."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def check_mean_reduction(objective: Objective, inputs: Data, targets: Data, seed: int) -> None:
     """Raise if the loss of the same samples given twice is twice their loss: it sums where it should average."""
-    inputs, targets = _probe(objective, inputs, targets)
+    inputs, targets = next(_probes(objective, inputs, targets))
     samples = len(next(_leaves(targets)))
     with torch.no_grad(), objective.randomness(seed):
         loss = float(objective(objective.parameters, inputs, targets))  # raises if it is not one number
@@ -193,7 +211,10 @@ def check_mean_reduction(objective: Objective, inputs: Data, targets: Data, seed
         if not all(isinstance(x, Tensor) for x in _leaves(outputs)):
             return  # outputs of a type of their own, which cannot be repeated here
         once = float(objective.loss_fn(outputs, targets))
-        twice = float(objective.loss_fn(_twice(outputs, samples), _twice(targets, samples)))
+        try:
+            twice = float(objective.loss_fn(_twice(outputs, samples), _twice(targets, samples)))
+        except Exception:  # whatever the loss raises: these outputs cannot be repeated by hand, nor the loss be checked
+            return
     if once != 0.0 and abs(twice - 2.0 * once) <= 1e-2 * abs(once):
         raise ValueError(
             f"loss_fn sums over the samples: the same {samples} samples given twice have loss {twice:.6g}, once "
@@ -209,29 +230,8 @@ def why_no_sample_gradients(objective: Objective, inputs: Data, targets: Data, s
                 f"layer {name!r} is a BatchNorm that normalises by its batch (training mode), so that the gradient of "
                 "a sample depends on the other samples: there is no per-sample gradient"
             )
-    inputs, targets = _probe(objective, inputs, targets)
-    with torch.no_grad():
-        losses = []
-        for attempt in (seed, seed + 1):
-            with objective.randomness(attempt):
-                losses.append(objective(objective.parameters, inputs, targets))
-        if not _close(*losses):
-            return "the forward pass is not deterministic (dropout in training mode?): a sample has no one gradient"
-    try:
-        with torch.no_grad():
-            alone = torch.func.vmap(objective.sample_loss, in_dims=(None, 0, 0))(objective.parameters, inputs, targets)
-        SampleGradients(objective, inputs, targets, torch.arange(1), chunk=1).block(0, 1)
-    except Exception as error:  # whatever the model or its loss raises when it meets one sample alone
-        reason = str(error).strip().partition("\n")[0]
-        if "randomness" in reason:
-            return "the forward pass draws random numbers (dropout in training mode?): a sample has no one gradient"
-        return f"torch.func cannot take per-sample gradients of this model ({reason})"
-    if not _close(losses[0], alone.mean()):
-        return (
-            f"the loss of a batch ({float(losses[0]):.6g}) is not the mean of the losses of its samples "
-            f"({float(alone.mean()):.6g}), because a layer couples them or the loss weighs them by their batch"
-        )
-    return None
+    reasons = (_why_not_here(objective, *probe, seed) for probe in _probes(objective, inputs, targets))
+    return next((reason for reason in reasons if reason), None)
 
 
 def activation_bytes(objective: Objective, inputs: Data, targets: Data) -> int:
@@ -271,9 +271,40 @@ def _arguments(inputs: Data) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 
-def _probe(objective: Objective, inputs: Data, targets: Data) -> tuple[Data, Data]:
-    index = torch.arange(min(_PROBE, len(next(_leaves(targets)))))
-    return take(inputs, index, objective.device), take(targets, index, objective.device)
+def _why_not_here(objective: Objective, inputs: Data, targets: Data, seed: int) -> str | None:
+    """The reasons that show on a small batch."""
+    with torch.no_grad():
+        losses = []
+        for attempt in (seed, seed + 1):
+            with objective.randomness(attempt):
+                losses.append(objective(objective.parameters, inputs, targets))
+        if not bool(torch.isfinite(losses[0])):
+            return None  # the gradient will tell
+        if not _close(*losses):
+            return "the forward pass is not deterministic (dropout in training mode?): a sample has no one gradient"
+    try:
+        with torch.no_grad():
+            alone = objective.for_each_sample(lambda loss: loss, inputs, targets).mean()
+        SampleGradients(objective, inputs, targets, torch.arange(1), chunk=1).block(0, 1)
+    except Exception as error:  # whatever the model or its loss raises when it meets one sample alone
+        reason = textwrap.shorten(str(error).strip().partition("\n")[0], 160, placeholder=" ...")
+        if "randomness" in reason:
+            return "the forward pass draws random numbers (dropout in training mode?): a sample has no one gradient"
+        return f"torch.func cannot take per-sample gradients of this model ({reason})"
+    if not _close(losses[0], alone):
+        return (
+            f"the loss of a batch ({float(losses[0]):.6g}) is not the mean of the losses of its samples "
+            f"({float(alone):.6g}), because a layer couples them or the loss weighs them by their batch"
+        )
+    return None
+
+
+def _probes(objective: Objective, inputs: Data, targets: Data) -> Iterator[tuple[Data, Data]]:
+    """Small batches, each spread over all samples: sorted data or periodic ones have no batch of samples alike."""
+    golden = 0.5 * (math.sqrt(5.0) - 1.0)  # the multiples of which, modulo 1, are spread most evenly
+    places = torch.arange(_PROBES * _PROBE, dtype=torch.float64).mul(golden).remainder(1.0)
+    for index in (places * len(next(_leaves(targets)))).long().split(_PROBE):
+        yield take(inputs, index, objective.device), take(targets, index, objective.device)
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
@@ -282,7 +313,8 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 
 def _twice(data: Data, samples: int) -> Data:
-    return _map(data, lambda x: torch.cat([x, x]) if x.ndim and len(x) == samples else x)
+    """The samples given twice, also where each has several rows of its own."""
+    return _map(data, lambda x: torch.cat([x, x]) if x.ndim and len(x) % samples == 0 else x)
 
 
 def _leaves(data: Data) -> Iterator[Any]:
@@ -294,9 +326,13 @@ def _leaves(data: Data) -> Iterator[Any]:
 
 
 def _map(data: Data, function: Callable[[Tensor], Tensor]) -> Data:
+    """The data with a function of each tensor, in containers of the same types."""
     if isinstance(data, dict):
-        return {key: _map(part, function) for key, part in data.items()}
+        mapped = copy.copy(data)
+        for key, part in data.items():
+            mapped[key] = _map(part, function)
+        return mapped
     if isinstance(data, (tuple, list)):
         parts = [_map(part, function) for part in data]
-        return parts if isinstance(data, list) else tuple(parts)
+        return data._make(parts) if hasattr(data, "_make") else type(data)(parts)
     return function(data)

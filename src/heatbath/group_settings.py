@@ -1,7 +1,10 @@
-"""The settings in a parameter group of `heatbath.RandomSGD`: which are allowed, and what completes a group.
+"""The settings in a parameter group of `heatbath.RandomSGD`: which are allowed, what completes a group, its counter.
 
 A group comes from three places: from the user, who may leave settings out or write into them at any time, from a
 state dict of ours, or from one of `torch.optim.SGD`, which knows nothing of draws.
+
+`is_rehearsal` tells by the groups of any optimizer that a step belongs to no mini-batch, so that whoever draws, counts
+or measures at steps leaves it out.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ import math
 from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.optim.optimizer import Optimizer
 
-from heatbath.draws import Multipliers, check_integer
+from heatbath.draws import Multipliers, check_integer, uniform
 from heatbath.laws import COUPLINGS, Constant, parse_law
 
 
@@ -63,4 +68,54 @@ def adopt_group(index: int, ours: dict[str, Any], theirs: dict[str, Any]) -> Non
                 f"the state dict has {key}={saved!r} in param_groups[{index}], this optimizer has {key}={ours[key]!r}: "
                 f"they must be equal, or the run would go on with other draws; build the optimizer with the saved {key}"
             )
+    theirs.setdefault("capturable", ours["capturable"])
     theirs["step"] = check_integer("step", theirs.get("step", 0), 2**62)
+
+
+def draw_on_device(group: dict[str, Any], found_inf: Tensor | None) -> float | Tensor:
+    """Draw by integer arithmetic on the group's device, from a counter that lives there and advances itself.
+
+    It stands still where ``found_inf`` is 1. The tensor is filled anew each time; a constant law has the number 1.
+    """
+    device = group["params"][0].device
+    counter, rate = group["step"], group["rate"]
+    if not isinstance(counter, Tensor) or counter.device != device or not isinstance(rate, Tensor):
+        refuse_capture(device)
+        group["step"] = counter = torch.tensor(int(counter), device=device)
+        group["rate"] = rate = torch.ones((), dtype=torch.float64, device=device)
+    constant = type(group["law"]) is Constant
+    if not constant:
+        rate.copy_(group["law"].quantile(uniform(group["seed"], 0, counter)))
+    counter.add_(1 if found_inf is None else (found_inf == 0).reshape(()).to(device))
+    return 1.0 if constant else rate
+
+
+def refuse_capture(device: torch.device) -> None:
+    """Raise if a CUDA graph is being captured, by a step that has something to make first."""
+    # The compiler must not see the question: it would break its graph over it.
+    if device.type == "cuda" and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "take one step before the capture: the draws and the velocities are not there to be captured yet"
+        )
+
+
+def is_rehearsal(optimizer: Optimizer) -> bool:
+    """Return whether the step under way is one that `torch.distributed.checkpoint` takes to make a state.
+
+    When it saves or loads an optimizer without state and finds no gradients, it takes a step at rate 0, as a number or
+    a tensor on the CPU, with gradients of zero for all parameters. Other steps are told from it by their first rate
+    that is not zero; gradients are read only if there is none, and rates on an accelerator never. May be asked before
+    the step, when the gradients are there, and after it.
+    """
+    for group in optimizer.param_groups:
+        lr = group.get("lr", 1.0)
+        if (isinstance(lr, Tensor) and not lr.is_cpu) or lr != 0:
+            return False
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    if any(p.is_cuda for p in parameters) and torch.cuda.is_current_stream_capturing():
+        return False  # nothing can be read then, and nobody rehearses
+    return all(p.grad is not None and not p.grad.is_sparse and _is_zero(p.grad) for p in parameters)
+
+
+def _is_zero(grad: Tensor) -> bool:
+    return torch.equal(grad, torch.zeros_like(grad))  # of a sharded one all ranks get the same answer, unlike any()

@@ -10,8 +10,9 @@ with Nesterov. It does our step when driven with
   places but the kernel has one ``m`` for two uses: keep the buffer in a moving unit, ``b = v / s``. Matching all four
   coefficients leaves one solution: ``s' = sqrt(alpha s)``, ``m = mu s / s'``, ``1 - d = alpha / s'``, ``r = lr alpha``.
   The unit is a running geometric mean of the draws. It fails as ``alpha / s -> 0``, so that steps which would take
-  it far (about 1 % of them for a uniform law) go through two kernel calls and put ``s`` back to 1. So do steps in
-  float16, which has no range to spare.
+  it far (about 1 % of them for a uniform law) go through two kernel calls and put ``s`` back to 1. So do all steps of
+  a group with parameters in float16, which has no range to spare, and steps that a parameter with a velocity sits out:
+  its unit could not follow.
 
 `capturable_sgd` takes it as a tensor that a CUDA graph or a compiled step may change under the hood.
 
@@ -43,6 +44,7 @@ def random_sgd(
     has_sparse_grad: bool = False,
     grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
+    moves_unit: bool = True,
 ) -> float:
     """Take one step in place, with torch's kernels.
 
@@ -58,6 +60,7 @@ def random_sgd(
         has_sparse_grad: whether any gradient is sparse.
         grad_scale: what the fused kernel divides the gradients by first.
         found_inf: where it is 1, the fused kernel does nothing.
+        moves_unit: whether the unit may move; if not, it must be 1.
 
     Returns:
         The unit of the buffers after the step.
@@ -71,7 +74,7 @@ def random_sgd(
             damp = _start_at_rest(buffers, grads)
     elif not nesterov:
         damp = 1.0 - rate * (1.0 - damp)
-    elif _LOW < rate * unit < _HIGH and _LOW * unit < rate < _HIGH * unit and params[0].dtype is not torch.float16:
+    elif (moves_unit or rate == unit) and _LOW < rate * unit < _HIGH and _LOW * unit < rate < _HIGH * unit:
         after = math.sqrt(rate * unit)
         lr, momentum, damp = lr * rate, momentum * unit / after, 1.0 - rate / after
     else:
@@ -150,7 +153,8 @@ def capturable_sgd(
     if settings["weight_decay"] != 0:
         grads = list(torch._foreach_add(grads, params, alpha=settings["weight_decay"]))
     if settings["coupling"] == "gradient":
-        grads = list(torch._foreach_mul(grads, rate))
+        # A 0-dimensional one would take on the float64 of the rate.
+        grads = [new.to(old.dtype) for new, old in zip(torch._foreach_mul(grads, rate), grads, strict=True)]
     if settings["fused"]:
         plain = {**settings, "weight_decay": 0.0, "maximize": False}
         _call(params, grads, buffers, plain, lr, momentum, dampening, nesterov, found_inf=found_inf)

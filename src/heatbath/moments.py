@@ -138,4 +138,9 @@ def _square_trace(n: int, pairs: Any, paths: Any, total: Any) -> Any:
 
 def squares(matrix: Tensor) -> Tensor:
     """The squared length of each row, in at least single precision."""
-    return matrix.square().sum(dim=1, dtype=None if matrix.dtype == torch.float64 else torch.float32)
+    return widened(matrix).square().sum(dim=1)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """The tensor itself in single or double precision; in half precision the square of a small gradient is zero."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -29,12 +29,13 @@ from heatbath.gradients import (
     Objective,
     SampleGradients,
     activation_bytes,
+    as_real,
     check_mean_reduction,
     count_samples,
     why_no_sample_gradients,
 )
 from heatbath.laws import Law, parse_law
-from heatbath.moments import Moments, central_moments, participation_ratio, squares
+from heatbath.moments import Moments, central_moments, participation_ratio, squares, widened
 
 __all__ = ["CovarianceTrace", "GradientNoise", "measure_noise"]
 
@@ -102,7 +103,7 @@ class GradientNoise:
         batch_size: the samples ``C`` in a row: 1 if exact.
         spectrum_rows: the rows in the Gram matrix.
         chunk_size: the rows that were taken at a time.
-        dimension: the number of trainable parameters.
+        dimension: the number of trainable parameters, two for a complex one.
     """
 
     gradient_norm_squared: float
@@ -159,6 +160,7 @@ class GradientNoise:
         return CovarianceTrace(sampling, s2 * squared, s2 * (1.0 - 1.0 / size) * squared)
 
 
+@torch.inference_mode(mode=False)
 def measure_noise(
     model: nn.Module,
     loss_fn: LossFn,
@@ -320,9 +322,10 @@ def _unit_vector(name: str, direction: Direction, parameters: dict[str, Tensor])
         parts = [direction.get(key, torch.zeros_like(p)) for key, p in parameters.items()]
     else:
         parts = list(direction)
+    parts = [as_real(part) for part in parts]
     if [p.numel() for p in parts] != [p.numel() for p in parameters.values()]:
         raise ValueError(f"direction {name!r} must have one tensor for each trainable parameter, of its shape")
-    parts = [d.detach().to(p).flatten() for d, p in zip(parts, parameters.values(), strict=True)]
+    parts = [d.detach().to(widened(p)).flatten() for d, p in zip(parts, parameters.values(), strict=True)]
     length = math.sqrt(sum(squares(d[None]).item() for d in parts))
     if not 0.0 < length < math.inf:
         raise ValueError(f"direction {name!r} must have a finite length above 0, got {length}")

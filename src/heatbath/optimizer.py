@@ -19,14 +19,19 @@ from torch.optim.optimizer import (
     _use_grad_for_differentiable,
 )
 
-from heatbath.draws import Multipliers, uniform
-from heatbath.group_settings import adopt_group, check_settings, prepare_group
+from heatbath.draws import Multipliers
+from heatbath.group_settings import (
+    adopt_group,
+    check_settings,
+    draw_on_device,
+    is_rehearsal,
+    prepare_group,
+    refuse_capture,
+)
 from heatbath.kernels import capturable_sgd, random_sgd
 from heatbath.laws import COUPLINGS, Constant, Law, Uniform
 
 __all__ = ["RandomSGD"]
-
-_STEP_FIRST = "take one step before the capture: the draws and the velocities are not there to be captured yet"
 
 
 class RandomSGD(torch.optim.SGD):
@@ -50,13 +55,13 @@ class RandomSGD(torch.optim.SGD):
     Args:
         params: parameters, named parameters or groups of them; a group may override any setting below.
         lr: the mean learning rate, a number or a one-element tensor.
-        law: distribution of the multiplier, for instance ``Uniform(0.5)`` or ``"uniform:0.5"``.
-        coupling: where the multiplier enters, ``"gradient"`` or ``"update"``.
-        seed: an integer; the whole state of the randomness is this and the number of steps taken.
-        momentum: ``mu``.
+        momentum: ``mu``. This and the next three may be given by position, in the order of `torch.optim.SGD`.
         dampening: ``tau``.
         weight_decay: L2 penalty, part of the gradient; ``alpha`` multiplies it too.
         nesterov: step with the look-ahead velocity.
+        law: distribution of the multiplier, for instance ``Uniform(0.5)`` or ``"uniform:0.5"``.
+        coupling: where the multiplier enters, ``"gradient"`` or ``"update"``.
+        seed: an integer; the whole state of the randomness is this and the number of steps taken.
         maximize: ascend instead.
         foreach: use PyTorch's multi-tensor kernels; None decides as `torch.optim.SGD` does.
         fused: use PyTorch's fused kernel.
@@ -77,14 +82,14 @@ class RandomSGD(torch.optim.SGD):
         self,
         params: ParamsT,
         lr: float | Tensor = 1e-3,
-        *,
-        law: Law | str = Uniform(1.0),  # noqa: B008 (laws are frozen)
-        coupling: Literal["gradient", "update"] = "gradient",
-        seed: int = 0,
         momentum: float = 0.0,
         dampening: float = 0.0,
         weight_decay: float | Tensor = 0.0,
         nesterov: bool = False,
+        *,
+        law: Law | str = Uniform(1.0),  # noqa: B008 (laws are frozen)
+        coupling: Literal["gradient", "update"] = "gradient",
+        seed: int = 0,
         maximize: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
@@ -108,6 +113,7 @@ class RandomSGD(torch.optim.SGD):
         }
         check_settings(defaults)
         self._walkers: dict[int, Multipliers] = {}  # the draws at hand for each group: a cache
+        self._in_half: dict[int, bool] = {}  # whether a group has parameters in float16: likewise
         # torch.optim.SGD's own __init__ knows nothing of the further settings: the one of Optimizer is next in line.
         Optimizer.__init__(self, params, defaults)
         if fused:
@@ -140,8 +146,10 @@ class RandomSGD(torch.optim.SGD):
                 loss = closure()
         if torch.compiler.is_compiling():
             rates = self._draw_outside_graph()  # before the groups are looked at: their `rate` is no constant
-            for group, rate in zip(self.param_groups, rates, strict=True):
+            for group, rate in zip(self.param_groups, rates, strict=False):
                 self._step_in_graph(group, rate)
+            return loss
+        if not self.state and self._rehearse():
             return loss
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and not all(g["capturable"] for g in self.param_groups) and found_inf.item():
@@ -151,25 +159,22 @@ class RandomSGD(torch.optim.SGD):
             if isinstance(rate, Tensor):
                 self._step_in_graph(group, rate)
             else:
-                self._step_eagerly(group, rate)
+                self._step_eagerly(group, rate, self._in_half[index])
         return loss
 
-    def _step_eagerly(self, group: dict[str, Any], rate: float) -> None:
+    def _step_eagerly(self, group: dict[str, Any], rate: float, in_half: bool) -> None:
         params: list[Tensor] = []
         grads: list[Tensor] = []
         buffers: list[Tensor] = []
         fresh: list[Tensor] = []  # parameters that have no velocity yet
         has_sparse_grad, has_momentum = False, group["momentum"] != 0
         unit = group["buffer_scale"]
-        moving = has_momentum and _moves_its_unit(group)
-        if unit != 1.0 and not moving:
-            self._unscale_buffers(group)
-            unit = 1.0
+        moves_unit = has_momentum and group["nesterov"] and group["coupling"] == "gradient" and not in_half
         for p in group["params"]:
             grad = p.grad
             if grad is None:
-                if moving and "momentum_buffer" in self.state.get(p, ()):
-                    self.state[p].setdefault("buffer_scale", unit)  # it keeps the unit that the others leave
+                if moves_unit and self.state.get(p, {}).get("momentum_buffer") is not None:
+                    moves_unit = False  # a velocity that sits out would be left behind in the old unit
                 continue
             if grad.is_sparse:
                 has_sparse_grad = True
@@ -179,30 +184,31 @@ class RandomSGD(torch.optim.SGD):
                 if buffer is None:
                     fresh.append(p)
                     continue
-                if "buffer_scale" in state:
-                    buffer.mul_(state.pop("buffer_scale") / unit)
                 buffers.append(buffer)
             params.append(p)
             grads.append(grad)
+        if unit != 1.0 and not moves_unit:
+            self._unscale_buffers(group)
+            unit = 1.0
         if group["fused"] and not self._checked_for_fused:
             self._check_for_fused(params + fresh)
         grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         after = 1.0
         if params:
-            after = random_sgd(params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale, found_inf)
-            if not self.state:
-                # torch.distributed.checkpoint takes a step of its own, and with it a draw, if it finds no state at all.
+            after = random_sgd(
+                params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale, found_inf, moves_unit
+            )
+            if not self.state:  # torch.distributed.checkpoint would rehearse a step again at every save
                 self.state.update({p: {} for p in params})
         if fresh:
-            if group["capturable"] and _is_capturing(fresh[0].device):
-                raise RuntimeError(_STEP_FIRST)
+            if group["capturable"]:
+                refuse_capture(fresh[0].device)
             started: list[Any] = [None] * len(fresh)
             grads = [p.grad for p in fresh if p.grad is not None]
             random_sgd(fresh, grads, started, None, rate, group, has_sparse_grad, grad_scale, found_inf)
             for p, buffer in zip(fresh, started, strict=True):
                 self.state[p]["momentum_buffer"] = buffer if after == 1.0 else buffer.div_(after)
-        if moving:
-            group["buffer_scale"] = after
+        group["buffer_scale"] = after
 
     def _step_in_graph(self, group: dict[str, Any], rate: float | Tensor) -> None:
         grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
@@ -214,8 +220,8 @@ class RandomSGD(torch.optim.SGD):
             unit = None if any(b is None for b in buffers) else 1.0
             random_sgd(params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale, found_inf)
         else:
-            if any(b is None for b in buffers) and _is_capturing(params[0].device):
-                raise RuntimeError(_STEP_FIRST)
+            if any(b is None for b in buffers):
+                refuse_capture(params[0].device)
             capturable_sgd(params, grads, buffers, rate, group, has_sparse_grad, grad_scale, found_inf)
         for p, buffer in zip(params, buffers, strict=False):
             self.state[p]["momentum_buffer"] = buffer
@@ -231,7 +237,7 @@ class RandomSGD(torch.optim.SGD):
             raise KeyError(f"a tensor of shape {tuple(parameter.shape)} that is not among the optimizer's parameters")
         state = self.state.get(parameter, {})
         buffer: Tensor | None = state.get("momentum_buffer")
-        return None if buffer is None else buffer * state.get("buffer_scale", group["buffer_scale"])
+        return None if buffer is None else buffer * group["buffer_scale"]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; of the randomness it holds ``law`` as text and the integers ``seed`` and ``step``."""
@@ -245,6 +251,8 @@ class RandomSGD(torch.optim.SGD):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of the same law, coupling and seed, or one of `torch.optim.SGD`.
 
+        As in torch, the other settings become those of the state; the ones that it lacks stay as they are.
+
         Raises:
             ValueError: the state belongs to other groups, another law, coupling or seed; nothing has been changed.
         """
@@ -256,12 +264,14 @@ class RandomSGD(torch.optim.SGD):
             for index, (ours, theirs) in enumerate(zip(self.param_groups, groups, strict=True)):
                 adopt_group(index, ours, theirs)
         super().__setstate__(state)
-        self._walkers = {}
+        self._walkers, self._in_half = {}, {}
         for group in groups:
-            group.setdefault("capturable", False)
             prepare_group(group, int(group["step"]))
-            if group["capturable"]:
-                self._unscale_buffers(group)
+            for p in group["params"]:
+                mine = self.state.get(p, {})
+                if "buffer_scale" in mine:  # an older state, where a velocity that sat out had a unit of its own
+                    ratio = mine.pop("buffer_scale") / group["buffer_scale"]
+                    mine["momentum_buffer"] = mine["momentum_buffer"] * ratio
 
     def _init_group(
         self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], buffers: list[Tensor | None]
@@ -296,11 +306,12 @@ class RandomSGD(torch.optim.SGD):
             prepare_group(group, int(counter))
             law, counter = group["law"], group["step"]
             walker = self._walkers[index] = Multipliers(law, group["seed"])
+            self._in_half[index] = any(p.dtype is torch.float16 for p in group["params"])
         if group["coupling"] not in COUPLINGS:
             check_settings(group)
         if group["capturable"] and group["params"]:
             self._unscale_buffers(group)
-            return self._draw_on_device(group)
+            return draw_on_device(group, getattr(self, "found_inf", None))
         step = counter if type(counter) is int else int(counter)
         alpha = 1.0 if type(law) is Constant else walker.at(step)
         if not as_tensor:
@@ -319,9 +330,17 @@ class RandomSGD(torch.optim.SGD):
 
     @_disable_dynamo
     def _draw_outside_graph(self) -> list[float | Tensor]:
-        """Draw on the host while the step around it is compiled: the graph sees a tensor, never a new constant."""
+        """Draw on the host while the step around it is compiled: the graph sees a tensor, never a new constant.
+
+        A rehearsal ends here, with no rates for the graph to go on with.
+        """
+        if not self.state and self._rehearse():
+            return []
         found_inf = getattr(self, "found_inf", None)
         groups = list(enumerate(self.param_groups))
+        moving = [p for _, group in groups if group["momentum"] != 0 for p in group["params"] if p.grad is not None]
+        for p in moving:
+            self.state.setdefault(p, {})  # here, not while the tracer looks on, who may have to start again
         with torch.no_grad():
             rates = [self._draw(index, group, as_tensor=True) for index, group in groups]
             if found_inf is not None and not all(g["capturable"] for g in self.param_groups) and found_inf.item():
@@ -330,37 +349,22 @@ class RandomSGD(torch.optim.SGD):
                         group["step"] -= 1
         return rates
 
-    def _draw_on_device(self, group: dict[str, Any]) -> float | Tensor:
-        """Draw by integer arithmetic on the group's device, from a counter that lives there and advances itself."""
-        device = group["params"][0].device
-        counter, rate = group["step"], group["rate"]
-        if not isinstance(counter, Tensor) or counter.device != device or not isinstance(rate, Tensor):
-            if _is_capturing(device):
-                raise RuntimeError(_STEP_FIRST)
-            group["step"] = counter = torch.tensor(int(counter), device=device)
-            group["rate"] = rate = torch.ones((), dtype=torch.float64, device=device)
-        found_inf = getattr(self, "found_inf", None)
-        constant = type(group["law"]) is Constant
-        if not constant:
-            rate.copy_(group["law"].quantile(uniform(group["seed"], 0, counter)))
-        counter.add_(1 if found_inf is None else (found_inf == 0).reshape(()).to(device))
-        return 1.0 if constant else rate
+    def _rehearse(self) -> bool:
+        """Make velocities of zero if the step is a rehearsal, and return whether it is."""
+        if not is_rehearsal(self):
+            return False
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self.state[p] = {"momentum_buffer": torch.zeros_like(p.grad)} if group["momentum"] != 0 else {}
+        return True
 
     def _unscale_buffers(self, group: dict[str, Any]) -> None:
         """Make each momentum buffer the velocity itself, for the rules that know nothing of units."""
-        for p in group["params"]:
-            state = self.state.get(p, {})
-            scale = state.pop("buffer_scale", group["buffer_scale"])
-            if scale != 1.0 and "momentum_buffer" in state:
-                with torch.no_grad():
-                    state["momentum_buffer"].mul_(scale)
-        group["buffer_scale"] = 1.0
-
-
-def _is_capturing(device: torch.device) -> bool:
-    # The compiler must not see the question: it would break its graph over it.
-    return device.type == "cuda" and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing()
-
-
-def _moves_its_unit(group: dict[str, Any]) -> bool:
-    return group["nesterov"] and group["coupling"] == "gradient" and type(group["law"]) is not Constant
+        if group["buffer_scale"] != 1.0:
+            buffers = (self.state.get(p, {}).get("momentum_buffer") for p in group["params"])
+            with torch.no_grad():
+                for buffer in buffers:
+                    if buffer is not None:
+                        buffer.mul_(group["buffer_scale"])
+            group["buffer_scale"] = 1.0

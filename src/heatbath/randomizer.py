@@ -12,6 +12,7 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer
 
 from heatbath.draws import Multipliers, check_integer
+from heatbath.group_settings import is_rehearsal
 from heatbath.laws import COUPLINGS, Law, Uniform, parse_law
 
 
@@ -115,8 +116,11 @@ class Randomizer:
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         self._restore()  # a step that raised has left lr multiplied
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None and found_inf.item():
+            return None
+        if closure is None and not optimizer.state and is_rehearsal(optimizer):
             return None
         self.rate = self._multipliers.at(self._step)
         self._step += 1
@@ -124,7 +128,6 @@ class Randomizer:
             self._own = [(group, group["lr"]) for group in optimizer.param_groups]
             for group, lr in self._own:
                 group["lr"] = lr * self.rate
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             if self.coupling == "gradient":
                 self._multiply_gradients(optimizer)

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
 from heatbath.draws import Multipliers, check_integer
+from heatbath.group_settings import is_rehearsal
 from heatbath.laws import Law, Uniform, parse_law
 from heatbath.randomizer import refuse_random_sgd
 
@@ -32,9 +33,10 @@ class RandomLR(LRScheduler):
 
     A scheduler that sets the rate outright (`LambdaLR` and all that is built on it, `OneCycleLR`, ...) must be stepped
     before this one, as above, also at the end of an epoch. One that multiplies it (`StepLR`, `ExponentialLR`,
-    `CosineAnnealingLR` with ``eta_min=0``, `ReduceLROnPlateau` without ``min_lr``, ...) and `CosineCycleLR` may come
-    after it too. ``heatbath.randomize(optimizer, law, coupling="update")`` has no such rule: it never shows the random
-    rate in ``lr``, and mixes with any scheduler in any order.
+    `CosineAnnealingLR` with ``eta_min=0``, ...) and `CosineCycleLR` may come after it too; so may `ReduceLROnPlateau`
+    with ``eps=0`` and without ``min_lr``: both are compared with the multiplied rate, and the default ``eps`` drops a
+    reduction that falls on a draw near 0. ``heatbath.randomize(optimizer, law, coupling="update")`` has no such rule:
+    it never shows the random rate in ``lr``, and mixes with any scheduler in any order.
 
     While a mini-batch is under way each group holds the rate without the multiplier as ``base_lr`` and the multiplier
     as ``lr_factor``; ``optimizer.step()`` ends by putting ``lr`` back to ``base_lr``, so that multipliers never
@@ -224,10 +226,10 @@ def _set_lr(group: dict[str, Any], rate: Any) -> None:
 
 @_disable_dynamo
 def _put_base_lr_back(optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG001 (a hook's signature)
+    if is_rehearsal(optimizer):
+        return
     for group in optimizer.param_groups:
-        # torch.distributed.checkpoint takes a step at rate 0 to make an optimizer's state, and that is not for us.
-        silent = not isinstance(group["lr"], Tensor) and group["lr"] == 0 and group.get("base_lr", 0) != 0
-        if "base_lr" in group and not silent:
+        if "base_lr" in group:
             base = _base_lr(group)
             del group["base_lr"]
             _set_lr(group, base)

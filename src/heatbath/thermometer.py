@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -41,6 +40,8 @@ from heatbath.dynamics import (
 )
 from heatbath.equilibrium import Balance
 from heatbath.gradient_pairs import GradientParts, LossFunction, batch_length, compare_halves, compare_parts
+from heatbath.gradients import as_real
+from heatbath.group_settings import is_rehearsal
 from heatbath.laws import Law, parse_law
 from heatbath.readings import Reading
 
@@ -62,8 +63,9 @@ class Thermometer:
 
     With gradient accumulation, or with `DistributedDataParallel`, the line is not needed: the gradients of the
     micro-batches and of the ranks are compared as they come, with no extra pass (micro-batches must be of equal size).
-    Otherwise `observe` costs the passes of two half-batches. Without either, ``temperature`` stays ``nan`` and the
-    other thermometers work.
+    Every backward pass into the gradients of the step then counts as a micro-batch: where a loss is taken in several
+    passes, keep the line. Otherwise `observe` costs the passes of two half-batches, and what it sees is the noise.
+    Without either, ``temperature`` stays ``nan`` and the other thermometers work.
 
     A reading leaves weights, gradients, buffers and random state as they are, and reads the device once. With several
     parameter groups each has its own rate and noise; what is reported is the mean over all parameters, and
@@ -82,7 +84,7 @@ class Thermometer:
         decay: of the exponential averages, per reading.
         window: readings over which the equilibrium ratio is averaged.
         confidence: of its interval.
-        batch_size: samples in one step, over micro-batches and ranks; by default that of the inputs of `observe`. The
+        batch_size: samples in one step, over micro-batches and ranks; by default those of the inputs of `observe`. The
             temperature does without it.
         dataset_size: ``N``, if batches are drawn without replacement: the noise shrinks by ``1 - C/N``.
         law: the law of `heatbath.RandomLR`; every other source of randomness is found on the optimizer.
@@ -137,11 +139,12 @@ class Thermometer:
         self._ranks = process_group
         self._trace, self._squared_gradient, self._squared_velocity = (ExponentialAverage(decay) for _ in range(3))
         self._balance = Balance(len(self._groups), window)
-        self._source: str | None = None  # of the noise: "parts" of the step's gradient, or "halves" of its batch
         self._size = batch_size
-        self._parts: GradientParts | None = None
-        self._halves: tuple[list[Tensor], int] | None = None  # what observe() saw
+        self._parts: GradientParts | None = None  # there if a reading is due
+        self._halves: list[Tensor] | None = None  # what observe() saw
+        self._sizes: list[int] = []  # of the batches that it was called with
         self._noted: list[Tensor] | None = None
+        self._watched: list[list[int]] = []  # the parameters that these are of
         self._hook = optimizer.register_step_post_hook(self._after_step)
         self._prepare()
 
@@ -176,7 +179,8 @@ class Thermometer:
         Call it anywhere between two steps, with the batch of the step; before the backward pass it needs the least
         memory, as the step's own gradients are not there yet. Its two halves give gradients ``g1`` and ``g2``,
         and ``|g1 - g2|^2 / 4`` and ``g1.g2`` are unbiased for ``tr(S1)/C`` and ``|g|^2``. The model runs in the mode it
-        is in: with dropout the noise of the masks is counted, with batch normalization that of halved batches.
+        is in: with dropout the noise of the masks is counted, with batch normalization that of halved batches. If it
+        is called for each micro-batch, the first one is measured and the others count as samples of the step.
 
         Without arguments it only notes the gradients as they are: for loops that accumulate or run on several ranks
         **and** clip, between the last backward pass (and the scaler's ``unscale_``) and the clipping.
@@ -189,25 +193,28 @@ class Thermometer:
         Raises:
             ValueError: a batch of one, or a loss that is not a mean over the batch.
         """
-        if not self._is_due:
+        if self._parts is None:
             return
         if loss_fn is None:
             with torch.no_grad():
                 self._noted = [squared_gradient(self._optimizer, i) for i in self._groups]
-        elif self._source != "parts" and self._world_size == 1 and self._halves is None:
-            groups = [self._parameters(i) for i in self._groups]
+        elif self._world_size == 1:
+            self._sizes.append(batch_length(inputs))
             is_first = self._trace.count == 0
-            if not is_first and batch_length(inputs) < 2:
+            if self._halves is not None:
+                return
+            if not is_first and self._sizes[-1] < 2:
                 warnings.warn("a reading fell on a batch of one, which has no two halves", RuntimeWarning, stacklevel=2)
                 return
-            with self._parts.paused() if self._parts is not None else nullcontext():
+            groups, self._watched = self._parameters, self._identities
+            with self._parts.paused():
                 self._halves = compare_halves(self._model, groups, loss_fn, inputs, targets, checks_loss=is_first)
+            self._parts.only_count()
 
     def remove(self) -> None:
         """Detach from the optimizer; the readings stay."""
         self._hook.remove()
         self._drop_parts()
-        self._is_due = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return averages, window and history: numbers and text only."""
@@ -215,7 +222,6 @@ class Thermometer:
             "step": self.step,
             "averages": [average.state_dict() for average in self._averages],
             **self._balance.state_dict(),
-            "source": self._source,
             "size": self._size,
             "history": [dict(reading) for reading in self.history],
         }
@@ -229,7 +235,7 @@ class Thermometer:
         saved = len(state_dict["stiffness"])
         if saved != len(self._groups):
             raise ValueError(f"the state dict is of {saved} parameter groups, this optimizer has {len(self._groups)}")
-        self.step, self._source, self._size = int(state_dict["step"]), state_dict["source"], state_dict["size"]
+        self.step, self._size = int(state_dict["step"]), state_dict["size"]
         self._balance = Balance(saved, self.window)
         self._balance.load_state_dict(state_dict)
         for average, state in zip(self._averages, state_dict["averages"], strict=True):
@@ -239,6 +245,8 @@ class Thermometer:
 
     @_disable_dynamo
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 (a hook's signature)
+        if is_rehearsal(optimizer):
+            return
         self.step += 1
         if len(self._groups) != len(self._balance.stiffness):  # a new group makes a new system: begin again
             self._balance.restart(len(self._groups))
@@ -250,11 +258,11 @@ class Thermometer:
                 raise ValueError("the rate is that of a RandomLR: tell its law, Thermometer(..., law=...)")
             if not isinstance(lr, Tensor) and lr > 0.0:  # a tensor is read at readings alone
                 self._balance.note_rate(i, lr, group["momentum"])
-        if self._is_due:
+        if self._parts is not None:
             found_inf = getattr(optimizer, "found_inf", None)
             if found_inf is None or not found_inf.item():  # else the fused kernel has taken no step
                 with torch.no_grad():
-                    self._read()
+                    self._read(self._parts)
             self._prepare()
         elif (self.step + 1) % self.interval == 0:
             self._prepare()
@@ -262,23 +270,25 @@ class Thermometer:
     def _prepare(self) -> None:
         """Forget the gradients of the last reading, and watch out for the coming ones if a reading is due."""
         self._drop_parts()
-        self._is_due = (self.step + 1) % self.interval == 0
         self._halves = self._noted = None
-        if self._is_due and self._source != "halves":
-            self._parts = GradientParts([self._parameters(i) for i in self._groups])
+        self._sizes = []
+        if (self.step + 1) % self.interval == 0:
+            self._parts, self._watched = GradientParts(self._parameters), self._identities
 
     def _drop_parts(self) -> None:
         if self._parts is not None:
             self._parts.remove()
         self._parts = None
 
-    def _read(self) -> None:
+    def _read(self, parts: GradientParts) -> None:
         knobs = [read_knobs(self._optimizer, i, self._law) for i in self._groups]
         products = [inner_products(self._optimizer, i).tolist() for i in self._groups]
-        noise = self._measure_noise(knobs, [row[PAIRS.index("gg")] for row in products])
-        if not all(math.isfinite(x) for row in (*products, *noise) for x in row):
-            message = f"gradients or weights are not finite at step {self.step}: no reading there"
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+        noise = self._measure_noise(parts, knobs, [row[PAIRS.index("gg")] for row in products])
+        dimensions = [sum(as_real(p).numel() for p in group if p.grad is not None) for group in self._parameters]
+        is_finite = all(math.isfinite(x) for row in (*products, *noise) for x in row)
+        if not (is_finite and any(dimensions)):
+            what = "there are no gradients" if is_finite else "gradients or weights are not finite"
+            warnings.warn(f"{what} at step {self.step}: no reading there", RuntimeWarning, stacklevel=2)
             self._balance.anchor = None
             return
         if noise:
@@ -286,32 +296,34 @@ class Thermometer:
             self._squared_gradient.update([squared for _, squared in noise])
         motions = [describe_motion(knob, row) for knob, row in zip(knobs, products, strict=True)]
         self._squared_velocity.update([motion.squared_velocity for motion in motions])
-        dimensions = [sum(p.numel() for p in self._parameters(i) if p.grad is not None) for i in self._groups]
         self._balance.follow(self.step, dimensions, motions, knobs)
         self.history.append(self._reading(knobs, dimensions))
         for callback in self._callbacks:
             callback(dict(self.history[-1]))
 
-    def _measure_noise(self, knobs: list[Knobs], whole: list[float]) -> list[list[float]]:
+    def _measure_noise(self, parts: GradientParts, knobs: list[Knobs], whole: list[float]) -> list[list[float]]:
         """``tr(S1)`` (``tr(S1)/C`` if nobody told ``C``) and ``|g|^2`` of each group, or nothing."""
-        if self._parts is not None:
-            squares, count = self._parts.gather(self._ranks)
-            if count >= 2:
-                self._source = "parts"
-                scale = self._world_size * (self._scaler.get_scale() if self._scaler is not None else 1.0)
-                if self._noted is not None:
-                    whole = [float(row) for row in self._noted]
-                else:
-                    whole = [
-                        w / k.rate**2 if k.is_multiplied and k.rate else w for w, k in zip(whole, knobs, strict=True)
-                    ]
-                rows = [compare_parts(s, w, count, scale) for s, w in zip(squares, whole, strict=True)]
-                return [[(self._size or 1) * noise, squared] for noise, squared in rows]
+        squares, count = parts.gather(self._parameters, self._ranks)
+        if self._watched != self._identities:  # parameters have come or gone since they were looked at
+            return []
         if self._halves is not None:
-            self._source = "halves"
-            self._size = self.batch_size or self._halves[1]
-            return [row.tolist() for row in self._halves[0]]
-        return []
+            if self._size is None:
+                self._trace.clear()  # which is tr(S1)/C so far
+            # Of the batches that it was called with, the last ones are in the step; others were skipped.
+            self._size = self.batch_size or sum(self._sizes[-max(int(count), 1) :])
+            return [row.tolist() for row in self._halves]
+        if count < 2 or any(math.isnan(square) for square in squares):
+            return []
+        if self._noted is not None:
+            whole = [float(row) for row in self._noted]
+        else:
+            multipliers = [knob.rate if knob.is_multiplied else 1.0 for knob in knobs]
+            if 0.0 in multipliers:  # nothing is left of the gradients
+                return []
+            whole = [w / multiplier**2 for w, multiplier in zip(whole, multipliers, strict=True)]
+        scale = self._world_size * (self._scaler.get_scale() if self._scaler is not None else 1.0)
+        rows = [compare_parts(s, w, count, scale) for s, w in zip(squares, whole, strict=True)]
+        return [[(self._size or 1) * noise, squared] for noise, squared in rows]
 
     def _reading(self, knobs: list[Knobs], dimensions: list[int]) -> Reading:
         size, total = self._size, sum(dimensions)
@@ -362,8 +374,13 @@ class Thermometer:
     def _world_size(self) -> int:
         return 1 if self._ranks is None else dist.get_world_size(self._ranks)
 
-    def _parameters(self, index: int) -> list[Tensor]:
-        return [p for p in self._optimizer.param_groups[index]["params"] if p.requires_grad]
+    @property
+    def _parameters(self) -> list[list[Tensor]]:
+        return [[p for p in group["params"] if p.requires_grad] for group in self._optimizer.param_groups]
+
+    @property
+    def _identities(self) -> list[list[int]]:
+        return [[id(p) for p in group] for group in self._parameters]
 
     def _latest(self, key: str) -> float:
         value = self.history[-1][key] if self.history else None
