@@ -1,6 +1,8 @@
 """Several processes on one machine, over gloo: the ranks agree on every draw without a message about it."""
 
+import os
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,9 +41,18 @@ def alone():
     return [p.detach() for p in model.parameters()]
 
 
-def train(rank, size, folder, parallelize):
+@contextmanager
+def member(rank, size, folder):
+    """Be one of several processes, to the end of this one; an error inside is left to `mp.spawn`."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
-    try:
+    yield
+    dist.barrier()
+    dist.destroy_process_group()
+    os._exit(0)  # in an orderly exit a thread of gloo's that is still there may abort the process
+
+
+def train(rank, size, folder, parallelize):
+    with member(rank, size, folder):
         torch.set_num_threads(1)
         model = make_model()
         parallel = parallelize(model)
@@ -54,8 +65,6 @@ def train(rank, size, folder, parallelize):
             rates.append(optimizer.param_groups[0]["rate"])
         weights = [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in parallel.parameters()]
         torch.save({"rates": rates, "weights": [w.detach() for w in weights]}, f"{folder}/rank{rank}.pt")
-    finally:
-        dist.destroy_process_group()
 
 
 def shard(model):
@@ -81,8 +90,7 @@ def test_every_rank_draws_alike_and_the_weights_stay_identical(parallelize, size
 
 
 def rehearse(rank, folder):
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    try:
+    with member(rank, 2, folder):
         model = shard(make_model())
         optimizer = hb.RandomSGD(model.parameters(), 0.0, **SETTINGS)
         for p in model.parameters():
@@ -91,8 +99,6 @@ def rehearse(rank, folder):
         next(iter(model.parameters())).grad.to_local().fill_(float(rank))
         answers.append(is_rehearsal(optimizer))
         torch.save(answers, f"{folder}/rank{rank}.pt")
-    finally:
-        dist.destroy_process_group()
 
 
 def test_ranks_agree_on_a_rehearsal_though_their_shards_differ():
