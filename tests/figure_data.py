@@ -6,7 +6,8 @@ import numpy as np
 
 from heatbath.panels import FigureData, Panel, Series
 from heatbath.report import write_report
-from heatbath.statistics import Interval, Verdict
+from heatbath.statistics import Interval
+from heatbath.verdicts import Verdict
 
 PROTOCOLS = ("constant", "random", "cyclic:6", "cyclic:18", "cyclic:30")
 

@@ -20,6 +20,20 @@ def linear_problem(seed, n=40, d=3, dtype=torch.float64):
     return model, x.to(dtype), y.to(dtype)
 
 
+class Phase(nn.Module):
+    """A layer of complex weights, or of their real and imaginary parts, and a real one."""
+
+    def __init__(self, inputs, outputs, *, is_complex):
+        super().__init__()
+        start = torch.randn(inputs, outputs, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
+        self.weight = nn.Parameter(start if is_complex else torch.view_as_real(start).clone())
+        self.bias = nn.Parameter(torch.ones(outputs, dtype=torch.float64))
+
+    def forward(self, x):
+        weight = self.weight if self.weight.is_complex() else torch.view_as_complex(self.weight)
+        return (x.to(weight.dtype) @ weight).abs() + self.bias
+
+
 class SmallConvNet(nn.Module):
     def __init__(self):
         super().__init__()

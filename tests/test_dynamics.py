@@ -5,13 +5,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 import heatbath as hb
 from heatbath.dynamics import Knobs
 from heatbath.theory.quadratic import stationary_moments
 from heatbath.thermometer import Thermometer
+from noise_problems import Phase
 from thermometer_runs import CASES, assert_alike, batch, gradient, small_network, step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -109,19 +109,9 @@ def test_a_multiplier_of_zero_leaves_no_gradients_to_compare_with():
 
 
 def test_complex_parameters_count_as_their_two_parts():
-    class Phase(nn.Module):
-        def __init__(self, is_complex):
-            super().__init__()
-            start = torch.randn(5, 3, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
-            self.weight = nn.Parameter(start if is_complex else torch.view_as_real(start).clone())
-
-        def forward(self, x):
-            weight = self.weight if self.weight.is_complex() else torch.view_as_complex(self.weight)
-            return (x.to(weight.dtype) @ weight).abs()
-
     histories = []
     for is_complex in (True, False):
-        model = Phase(is_complex)
+        model = Phase(5, 3, is_complex=is_complex)
         optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.5, weight_decay=0.01)
         thermometer = Thermometer(model, optimizer, interval=1, batch_size=8)
         for k in range(12):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from heatbath.noise import measure_noise
-from noise_problems import EXACT, check, linear_problem, sample_rows
+from noise_problems import EXACT, Phase, check, linear_problem, sample_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -82,24 +82,14 @@ def test_outputs_that_cannot_be_repeated_are_not_checked():
 
 
 def test_complex_parameters_count_as_their_two_parts():
-    class Phase(nn.Module):
-        def __init__(self, is_complex):
-            super().__init__()
-            start = torch.randn(3, 2, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
-            self.weight = nn.Parameter(start if is_complex else torch.view_as_real(start).clone())
-            self.bias = nn.Parameter(torch.ones(2, dtype=torch.float64))
-
-        def forward(self, x):
-            weight = self.weight if self.weight.is_complex() else torch.view_as_complex(self.weight)
-            return (x.to(weight.dtype) @ weight).abs() + self.bias
-
-    (_, x, y), real = linear_problem(1), Phase(False)
+    (_, x, y), real = linear_problem(1), Phase(3, 2, is_complex=False)
     y = y.repeat(1, 2)
     answer = sample_rows(real, F.mse_loss, x, y)
     direction = torch.randn(3, 2, dtype=torch.complex128, generator=torch.Generator().manual_seed(1))
     for method in ("exact", "two-batch"):
         settings = {"method": method, "batch_size": 4}
-        noise = measure_noise(Phase(True), F.mse_loss, x, y, directions={"d": {"weight": direction}}, **settings)
+        model = Phase(3, 2, is_complex=True)
+        noise = measure_noise(model, F.mse_loss, x, y, directions={"d": {"weight": direction}}, **settings)
         both = {"d": {"weight": torch.view_as_real(direction)}}
         other = measure_noise(real, F.mse_loss, x, y, directions=both, **settings)
         assert noise.dimension == other.dimension == 14

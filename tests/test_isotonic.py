@@ -15,7 +15,7 @@ from heatbath.isotonic import (
     explained_by_order,
     rank_correlation,
 )
-from heatbath.statistics import judge
+from heatbath.verdicts import judge
 
 TEMPERATURES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 RISING = ((0.1, 0.3), (0.4, 0.5, 0.3), (0.5, 0.9), (0.8, 0.7), (1.1, 0.9, 1.0), (1.4, 1.0))

@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from heatbath.draws import uniform
-from heatbath.statistics import Evidence, Interval
+from heatbath.statistics import Interval
+from heatbath.verdicts import Evidence
 from heatbath.welch import Floats, check_probability
 
 Shape = Literal["monotone", "unimodal"]

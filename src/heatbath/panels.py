@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from heatbath.statistics import Verdict
+from heatbath.verdicts import Verdict
 
 
 @dataclass(frozen=True)

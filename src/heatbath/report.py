@@ -22,7 +22,7 @@ from string import Template
 from typing import Any
 
 from heatbath.panels import FigureData, Panel, Series, to_csv
-from heatbath.statistics import Verdict
+from heatbath.verdicts import Verdict
 
 DIGITS = 7  # of a number in the page, as many as single precision knows; the CSV beside it has all
 _OUTCOMES = ("confirmed", "contradicted", "undecided")

@@ -6,8 +6,8 @@ import pytest
 from heatbath import paper, runner
 from heatbath.cli import verdicts
 from heatbath.cli.report import read_records
-from heatbath.statistics import Claim, judge
 from heatbath.store import Store
+from heatbath.verdicts import Claim, judge
 
 SMOKE = ("reproduce", "coupling", "--scale", "smoke", "--device", "cpu")
 

@@ -9,7 +9,7 @@ from heatbath.panels import Panel, Series
 from heatbath.paper import EXPERIMENTS, Calculation, reproduction
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.reproduction import reproduce
-from heatbath.statistics import Claim, judge
+from heatbath.verdicts import Claim, judge
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from heatbath.panels import Panel, Series
 from heatbath.paper.claims import Every
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.groups import BEST_TEST, FINAL_TEST, RANDOM, Found, Group, Quantity, Scale, perceptron
-from heatbath.statistics import Judgeable, judge
+from heatbath.verdicts import Judgeable, judge
 
 Values = Sequence[float]
 

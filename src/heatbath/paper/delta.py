@@ -25,7 +25,7 @@ from heatbath.paper.groups import (
     perceptron,
 )
 from heatbath.paper.pictures import scan
-from heatbath.statistics import Judgeable, judge
+from heatbath.verdicts import Judgeable, judge
 
 _WIDTHS: dict[Scale, tuple[float, ...]] = {
     "smoke": (0.0, 0.5, 1.0),

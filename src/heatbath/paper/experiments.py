@@ -13,7 +13,7 @@ from heatbath.panels import FigureData, Panel
 from heatbath.paper.claims import describe_margins
 from heatbath.paper.groups import Found, Group, Scale, describe_runs, with_seeds
 from heatbath.records import Record
-from heatbath.statistics import Verdict
+from heatbath.verdicts import Verdict
 
 Progress: TypeAlias = Callable[[float, str], None]
 """Called with the fraction done, from 0 to 1, and what is being done."""

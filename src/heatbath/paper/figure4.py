@@ -20,7 +20,7 @@ from heatbath.paper.groups import (
     vgg16,
 )
 from heatbath.paper.pictures import curve_panel, group_panel
-from heatbath.statistics import Judgeable, judge
+from heatbath.verdicts import Judgeable, judge
 
 IMAGENET_SEEDS = 3
 

@@ -9,7 +9,7 @@ from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.groups import FINAL_TEST, MEAN_TEST, RANDOM, Found, Group, Quantity, Scale, perceptron
 from heatbath.paper.pictures import curve_panel, group_panel, way_panel
 from heatbath.records import Record
-from heatbath.statistics import Judgeable, judge
+from heatbath.verdicts import Judgeable, judge
 
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 50}
 EPOCHS: dict[Scale, int] = {"smoke": 2, "laptop": 24, "paper": 180}

@@ -23,7 +23,7 @@ from heatbath.paper.groups import (
     vgg16,
 )
 from heatbath.paper.pictures import curve_panel, group_panel
-from heatbath.statistics import Judgeable, judge
+from heatbath.verdicts import Judgeable, judge
 
 _CNN, _VGG16 = "CNN", "VGG16"
 PRINTED = {"C = 128, l = 2.5e-4": (0.73036, 0.00444), "C = 256, l = 5e-4": (0.73002, 0.00526)}

@@ -10,7 +10,7 @@ from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.figure1 import remark_on_scale
 from heatbath.paper.groups import BEST_TEST, SEEDS, TAIL_TEST, Found, Group, Scale, perceptron, protocol_groups
 from heatbath.paper.pictures import level, scan
-from heatbath.statistics import Judgeable, judge
+from heatbath.verdicts import Judgeable, judge
 
 _PERIODS: dict[Scale, tuple[float, ...]] = {
     "smoke": (1, 6),

@@ -18,7 +18,7 @@ from heatbath.panels import FigureData
 from heatbath.paper import SCALES, Scale, find_experiments
 from heatbath.paper.experiments import Calculation, Experiment, Progress
 from heatbath.records import ENDED, Record
-from heatbath.statistics import Verdict
+from heatbath.verdicts import Verdict
 
 _TRAINED, _COMPUTED = 0.85, 0.95  # the progress when calculations and when only the drawing are left
 _CHECKPOINT_SECONDS = 20.0  # what an interrupt may cost; more often would slow small runs down

@@ -10,7 +10,7 @@ from heatbath.panels import Panel, Series
 from heatbath.paper.claims import Near
 from heatbath.paper.experiments import Calculation, Drawing, Experiment, Progress
 from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, Found, Scale
-from heatbath.statistics import Claim, Judgeable, judge
+from heatbath.verdicts import Claim, Judgeable, judge
 
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 3, "paper": 3}
 EPOCHS: dict[Scale, int] = {"smoke": 4, "laptop": 30, "paper": 180}

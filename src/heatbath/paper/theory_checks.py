@@ -9,7 +9,7 @@ from heatbath.panels import Panel, Series
 from heatbath.paper.claims import Every, Near
 from heatbath.paper.experiments import Calculation, Drawing, Experiment, Progress
 from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, Found, Scale
-from heatbath.statistics import Judgeable, judge
+from heatbath.verdicts import Judgeable, judge
 
 _FORMS = {
     "constant": ("constant", "gradient", False),
