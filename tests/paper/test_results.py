@@ -2,16 +2,19 @@
 
 import json
 import re
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from heatbath import cli
 from heatbath.archives import read_lines
 from heatbath.paper import EXPERIMENTS
-from heatbath.paper.groups import ROUGHNESS, TAIL_LOSS
+from heatbath.paper.claims import LOSS_MARGIN
+from heatbath.paper.groups import ROUGHNESS, TAIL_LOSS, TAIL_TEST
 from heatbath.thermostat import Thermostat
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +100,27 @@ def test_the_words_on_the_way_gone_are_those_of_the_records(prose, figure, file)
         assert words in prose
 
 
+def test_the_words_on_the_choice_of_the_test_are_those_of_the_records(prose):
+    """By Welch's test, the one planned first: what the two verdicts that depend on the choice would be."""
+    records = {
+        record.run: record for name in ("cnn", "perceptron") for record in read_lines(ROOT / f"results/{name}.jsonl.gz")
+    }
+
+    def values(group, quantity):
+        return [quantity.of(records[config.run]) for config in group.configs if config.run in records]
+
+    losses = [np.log(values(group, TAIL_LOSS)) for group in EXPERIMENTS["figure2"].groups("paper")]
+    margin, options = np.log(LOSS_MARGIN), {"equal_var": False, "alternative": "less"}
+    sides = [
+        max(stats.ttest_ind(a, b + margin, **options).pvalue, stats.ttest_ind(b, a + margin, **options).pvalue)
+        for a, b in combinations(losses, 2)
+    ]
+    assert f"the training losses of figure 2 are the same (p = {5 * max(sides):.1g};" in prose
+    groups = {group.label: values(group, ROUGHNESS) for group in EXPERIMENTS["coupling"].groups("paper")}
+    rougher = stats.ttest_ind(groups["random"], groups["random update"], equal_var=False, alternative="greater")
+    assert f"more than one on the step (p = {4 * rougher.pvalue:.3f})" in prose
+
+
 def test_the_words_on_figure_6_are_those_of_the_records(prose):
     runs = [run for run in read_lines(ROOT / "results/vgg16.jsonl.gz") if str(run.config.protocol) == "random"]
     crossed, ends = [], []
@@ -107,6 +131,14 @@ def test_the_words_on_figure_6_are_those_of_the_records(prose):
     assert "several times between epochs {} and {}, that for C = 256 between {} and {},".format(*crossed) in prose
     words = "ends at {:.3f} at C = 128, l = 2.5e-4 (5 seeds) and at {:.3f} at C = 256, l = 5e-4 (3 of 5)"
     assert words.format(*ends) in prose
+    cnns = {record.run: record for record in read_lines(ROOT / "results/cnn.jsonl.gz")}
+    one, two = ([cnns[config.run] for config in group.configs] for group in EXPERIMENTS["figure6"].groups("paper")[:2])
+    late = stats.ttest_rel([TAIL_TEST.of(run) for run in one], [TAIL_TEST.of(run) for run in two])
+    low, high = late.confidence_interval(0.95 + 0.1 / 3)
+    assert f"the mean of the last 20, {(low + high) / 2:.5f} ({low:.5f} to {high:.5f})" in prose
+    sharing = [run for run in runs if run.config.batch_size == 128]
+    seconds = [fmean(run.seconds for run in some) for some in (one, two, sharing)]
+    assert "took {:.0f}, {:.0f} and {:.0f} s".format(*seconds) in prose
 
 
 def test_the_words_on_vgg16_are_those_of_the_records(prose):
@@ -125,6 +157,9 @@ def test_the_words_on_vgg16_are_those_of_the_records(prose):
     last = [max(max(set(range(1, 181)) - set(known[run.run])) for run in some) for some in cycles]
     assert "up to epochs {} and {}".format(*last) in prose
     fast = cycles[0]
+    steady = [run for run in runs if str(run.config.protocol) in ("constant", "random")]
+    dips = [min(run.curve("train_accuracy")[known[run.run][0] :]) for run in steady]
+    assert f"constant and random only to {min(dips):.3f}" in prose
     low, at, fallen = min((run.curve("train_accuracy")[k], k + 1, run.run) for run in fast for k in range(70, 180))
     assert f"goes down to {low:.2f} at epoch {at}" in prose
     assert max(runs, key=lambda run: run.final("test_accuracy")).run == fallen
