@@ -1,6 +1,7 @@
 """Small models whose gradient noise is known: by its definition, from the gradient of each sample."""
 
 import math
+from collections import OrderedDict
 
 import numpy as np
 import torch
@@ -18,6 +19,15 @@ def linear_problem(seed, n=40, d=3, dtype=torch.float64):
     x = torch.randn(n, d, generator=generator, dtype=torch.float64) + 0.5
     y = torch.randn(n, 1, generator=generator, dtype=torch.float64)
     return model, x.to(dtype), y.to(dtype)
+
+
+class Named(OrderedDict):
+    """A dict with attributes, of a type that torch does not know."""
+
+    def __getattr__(self, name):
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
 
 
 class Phase(nn.Module):

@@ -14,7 +14,7 @@ SOURCE = Path(heatbath.__file__).parent
 # From the ground floor up; a module imports only from floors below its own (and the theory from itself).
 FLOORS = [
     {"laws", "restricted_pickle", "averages", "moments", "welch", "owners", "databases", "machines", "convolutions"},
-    {"draws", "data_files", "gradients"},
+    {"draws", "data_files", "gradients", "rehearsals"},
     {"kernels", "group_settings", "thermostat", "protocols", "downloads", "readings", "statistics"},
     {"theory", "pretrained", "data_catalogue", "verdicts"},
     {"randomizer", "stacked_networks", "isotonic", "panels"},

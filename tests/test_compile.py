@@ -8,7 +8,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import heatbath as hb
-from heatbath.group_settings import is_rehearsal
+from heatbath.rehearsals import is_rehearsal
 
 RULES = {
     "nesterov": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import heatbath as hb
-from heatbath.group_settings import is_rehearsal
+from heatbath.rehearsals import is_rehearsal
 
 SETTINGS = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "law": hb.LogNormal(0.4), "seed": 13}
 STEPS = 8

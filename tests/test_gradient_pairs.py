@@ -3,7 +3,6 @@
 import json
 import math
 import tempfile
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import heatbath as hb
 from heatbath.thermometer import Thermometer
+from noise_problems import Named
 from thermometer_runs import batch, gradient, small_network, step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -165,12 +165,6 @@ def test_skipped_steps_do_not_end_the_readings(skips, order, to_none, pieces):
 @dataclass
 class Scores:
     logits: torch.Tensor
-
-
-class Named(OrderedDict):
-    @property
-    def logits(self):
-        return self["logits"]
 
 
 WRAPPINGS = {

@@ -1,7 +1,7 @@
 """Gradients as rows, of models with any containers, complex weights and half precision, and where there are none."""
 
 import copy
-from collections import OrderedDict, namedtuple
+from collections import namedtuple
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from heatbath.noise import measure_noise
-from noise_problems import EXACT, Phase, check, linear_problem, sample_rows
+from noise_problems import EXACT, Named, Phase, check, linear_problem, sample_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -18,15 +18,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 class Pair(NamedTuple):
     scores: torch.Tensor
     first: torch.Tensor
-
-
-class Named(OrderedDict):
-    """A dict with attributes, of a type that torch does not know."""
-
-    def __getattr__(self, name):
-        if name not in self:
-            raise AttributeError(name)
-        return self[name]
 
 
 CONTAINERS = {

@@ -199,31 +199,6 @@ def test_torch_distributed_keeps_a_velocity_that_sat_out(flatten, tmp_path):
     assert torch.equal(flat(model.parameters()), flat(again.parameters()))
 
 
-@pytest.mark.parametrize("capturable", [False, True])
-def test_an_older_state_with_units_of_their_own_can_be_loaded_more_than_once(capturable):
-    parameters, others = make_parameters(), make_parameters()
-    optimizer = hb.RandomSGD(parameters, 0.05, momentum=0.9, nesterov=True, seed=1)
-    walk(optimizer, parameters, make_gradients(parameters, 5))
-    state = copy.deepcopy(optimizer.state_dict())
-    group = state["param_groups"][0]
-    assert group["buffer_scale"] != 1.0
-    group["capturable"] = capturable
-    state["state"][1] = {"momentum_buffer": optimizer.velocity(parameters[1]) / 0.7, "buffer_scale": 0.7}
-    for _ in range(2):
-        resumed = hb.RandomSGD(others, 0.05, momentum=0.9, nesterov=True, seed=1)
-        resumed.load_state_dict(state)
-        for p, other in zip(parameters, others, strict=True):
-            torch.testing.assert_close(resumed.velocity(other), optimizer.velocity(p), rtol=1e-14, atol=1e-14)
-    assert all(set(entry) == {"momentum_buffer"} for entry in resumed.state_dict()["state"].values())
-    gradients = make_gradients(parameters, 5, seed=2)
-    with torch.no_grad():
-        for p, other in zip(parameters, others, strict=True):
-            other.copy_(p)
-    walk(optimizer, parameters, gradients)
-    walk(resumed, others, gradients)
-    torch.testing.assert_close(flat(others), flat(parameters), rtol=1e-13, atol=1e-13)
-
-
 REHEARSED = {
     "plain": {},
     "heavy ball": {"momentum": 0.9, "weight_decay": 0.1},
@@ -266,6 +241,3 @@ def test_a_setting_that_the_state_lacks_stays_and_one_that_it_has_wins():
     assert optimizer.param_groups[0]["capturable"] is True
     optimizer.load_state_dict(hb.RandomSGD(others, 0.2, momentum=0.9).state_dict())
     assert optimizer.param_groups[0]["capturable"] is False
-    adam = torch.optim.Adam(parameters, capturable=True)
-    adam.load_state_dict(torch.optim.Adam(others).state_dict())
-    assert adam.param_groups[0]["capturable"] is False

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heatbath.statistics import Interval, compare, equivalence, seeds_needed, superiority
+from heatbath.statistics import Interval, compare, equivalence, superiority
 from heatbath.verdicts import Claim, Evidence, Factor, Verdict, judge, judge_equal, judge_greater
+from heatbath.welch import seeds_needed
 from samples import LEFT, RIGHT, check_rate_at_most, normals, standardized
 
 

@@ -182,7 +182,7 @@ def gram(vectors: Iterable[Sequence[Tensor]]) -> Tensor | None:
         count = 0
         piece = torch.stack(columns)
         del columns
-        piece = piece.to(_wide(piece.device))
+        piece = piece.to(widest(piece.device))
         if total is None:
             total = piece @ piece.T
         elif piece.device == total.device:
@@ -236,5 +236,6 @@ def _vectors(optimizer: Optimizer, parameter: Tensor, has_velocity: bool) -> lis
     return vectors
 
 
-def _wide(device: torch.device) -> torch.dtype:
+def widest(device: torch.device) -> torch.dtype:
+    """Return the widest real numbers that the device has."""
     return torch.float32 if device.type == "mps" else torch.float64

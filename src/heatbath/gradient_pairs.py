@@ -21,11 +21,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from torch.utils.hooks import unserializable_hook
 
-from heatbath.dynamics import gram
+from heatbath.dynamics import gram, widest
+from heatbath.gradients import innermost
 
 LossFunction = Callable[[Any, Any], Tensor]
 
@@ -83,8 +83,7 @@ class GradientParts:
             squares = [math.nan for _ in groups]
         numbers = [*squares, max(passes, default=0.0)]
         if ranks is not None and dist.get_world_size(ranks) > 1:
-            wide = torch.float32 if device.type == "mps" else torch.float64
-            table = torch.tensor(numbers, dtype=wide, device=device)
+            table = torch.tensor(numbers, dtype=widest(device), device=device)
             dist.all_reduce(table, group=ranks)
             numbers = table.tolist()
         return numbers[:-1], numbers[-1]
@@ -142,7 +141,7 @@ def compare_halves(
     Raises:
         ValueError: a batch of one, or a loss that is not a mean over the batch.
     """
-    model = _innermost(model)
+    model = innermost(model)
     size = batch_length(inputs)
     half = size // 2
     if half == 0:
@@ -197,14 +196,3 @@ def _check_mean(loss_fn: LossFunction, outputs: list[Any], targets: Any, losses:
             "loss_fn sums over the batch: it must be the mean (reduction='mean'), as the noise of a sum grows with the "
             "batch and the temperature of the formula is not that of the step"
         )
-
-
-def _innermost(model: nn.Module) -> nn.Module:
-    """The module itself: another batch size would recompile it, and no rank must wait for the others."""
-    while True:
-        if isinstance(model, DistributedDataParallel):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model

@@ -32,11 +32,7 @@ class Objective:
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
-        while isinstance(model, nn.parallel.DistributedDataParallel) or hasattr(model, "_orig_mod"):
-            inner = getattr(model, "_orig_mod", None) or model.module
-            assert isinstance(inner, nn.Module)
-            model = inner
-        self.model = model
+        self.model = model = innermost(model)
         self.loss_fn = loss_fn
         trainable = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
         self.parameters = {name: as_real(p) for name, p in trainable.items()}
@@ -191,6 +187,20 @@ def count_samples(inputs: Data, targets: Data) -> int:
 def take(data: Data, index: Tensor, device: torch.device) -> Data:
     """Return the samples at ``index`` on ``device``."""
     return _map(data, lambda x: x.detach()[index.to(x.device)].to(device))
+
+
+def innermost(model: nn.Module) -> nn.Module:
+    """Return the module within wrappers for data-parallel training and compilation.
+
+    Another batch size would compile it anew, and no rank must wait for the others.
+    """
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
 
 
 def as_real(tensor: Tensor) -> Tensor:

@@ -24,12 +24,12 @@ from heatbath.group_settings import (
     adopt_group,
     check_settings,
     draw_on_device,
-    is_rehearsal,
     prepare_group,
     refuse_capture,
 )
 from heatbath.kernels import capturable_sgd, random_sgd
 from heatbath.laws import COUPLINGS, Constant, Law, Uniform
+from heatbath.rehearsals import is_rehearsal
 
 __all__ = ["RandomSGD"]
 
@@ -267,11 +267,6 @@ class RandomSGD(torch.optim.SGD):
         self._walkers, self._in_half = {}, {}
         for group in groups:
             prepare_group(group, int(group["step"]))
-            for p in group["params"]:
-                mine = self.state.get(p, {})
-                if "buffer_scale" in mine:  # an older state, where a velocity that sat out had a unit of its own
-                    ratio = mine.pop("buffer_scale") / group["buffer_scale"]
-                    mine["momentum_buffer"] = mine["momentum_buffer"] * ratio
 
     def _init_group(
         self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], buffers: list[Tensor | None]

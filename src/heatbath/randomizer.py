@@ -12,8 +12,8 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer
 
 from heatbath.draws import Multipliers, check_integer
-from heatbath.group_settings import is_rehearsal
 from heatbath.laws import COUPLINGS, Law, Uniform, parse_law
+from heatbath.rehearsals import is_rehearsal
 
 
 def randomize(

@@ -13,9 +13,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
 from heatbath.draws import Multipliers, check_integer
-from heatbath.group_settings import is_rehearsal
 from heatbath.laws import Law, Uniform, parse_law
 from heatbath.randomizer import refuse_random_sgd
+from heatbath.rehearsals import is_rehearsal
 
 _LEAST = 2.0**-100  # what is written for a multiplier of 0, so that a chained scheduler's factor is not lost in it
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from heatbath.draws import uniform
 from heatbath.welch import Floats, Welch, check_margin, check_probability, student_quantile, welch
-from heatbath.welch import seeds_needed as seeds_needed
 
 
 @dataclass(frozen=True)

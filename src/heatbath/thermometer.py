@@ -41,9 +41,9 @@ from heatbath.dynamics import (
 from heatbath.equilibrium import Balance
 from heatbath.gradient_pairs import GradientParts, LossFunction, batch_length, compare_halves, compare_parts
 from heatbath.gradients import as_real
-from heatbath.group_settings import is_rehearsal
 from heatbath.laws import Law, parse_law
 from heatbath.readings import Reading
+from heatbath.rehearsals import is_rehearsal
 
 Callback = Callable[[Reading], Any]
 

@@ -27,6 +27,7 @@ SPARE = 2  # after 5 and 6, the palette's last, a colour of a cyclic protocol se
 EPOCHS: dict[Scale, int] = {"smoke": 3, "laptop": 60, "paper": 180}
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 20}
 CNN_SEEDS, VGG16_SEEDS = 10, 5  # at the paper's scale, the only one at which they are trained
+_LEAST_LOSS = 1e-30  # as losses are compared by their ratio
 _MODELS = {"mlp": "perceptron (Model 1)", "cnn": "CNN (Model 2)", "vgg16": "VGG16 (Model 3)"}
 
 
@@ -237,7 +238,7 @@ def _loss_at(part: float) -> Callable[[Record], float]:
 
     def loss(record: Record) -> float:
         ways = list(accumulate(record.curve("rate")))
-        logarithms = [math.log(max(loss, 1e-30)) for loss in record.curve("train_loss")]
+        logarithms = [math.log(max(loss, _LEAST_LOSS)) for loss in record.curve("train_loss")]
         return math.exp(np.interp(part * record.config.lr * record.config.epochs, ways, logarithms, left=math.nan))
 
     return loss
@@ -255,9 +256,9 @@ FINAL_TEST = Quantity("final test accuracy", lambda r: float(r.final("test_accur
 BEST_TEST = Quantity("best test accuracy", lambda r: float(r.best("test_accuracy") or 0.0), "test accuracy", "best")
 TAIL_TEST = Quantity("late test accuracy", _tail_mean("test_accuracy"), "test accuracy", "mean of the last 20 epochs")
 TAIL_TRAIN = Quantity("late train accuracy", _tail_mean("train_accuracy"), "train accuracy", TAIL_TEST.title)
-TAIL_LOSS = Quantity(  # above 0, as losses are compared by their ratio
+TAIL_LOSS = Quantity(
     "late training loss",
-    lambda record: max(_tail_mean("train_loss")(record), 1e-30),
+    lambda record: max(_tail_mean("train_loss")(record), _LEAST_LOSS),
     "train loss",
     TAIL_TEST.title,
 )

@@ -16,6 +16,7 @@ from heatbath.configs import RunConfig
 from heatbath.draws import check_integer
 from heatbath.panels import FigureData
 from heatbath.paper import SCALES, Scale, find_experiments
+from heatbath.paper.claims import PAIRED_FROM
 from heatbath.paper.experiments import Calculation, Experiment, Progress
 from heatbath.records import ENDED, Record
 from heatbath.verdicts import Verdict
@@ -23,9 +24,9 @@ from heatbath.verdicts import Verdict
 _TRAINED, _COMPUTED = 0.85, 0.95  # the progress when calculations and when only the drawing are left
 _CHECKPOINT_SECONDS = 20.0  # what an interrupt may cost; more often would slow small runs down
 _TESTS = (
-    "Student's t of the differences by seed where groups are of ten seeds or more, and Welch's t where they are of "
-    "fewer; of losses by their logarithms; two one-sided tests for equality; the claims of a figure are a family, in "
-    "which the chance of any wrong verdict is at most 5 %"
+    f"Student's t of the differences by seed where groups are of {PAIRED_FROM} seeds or more, and Welch's t where they "
+    "are of fewer; of losses by their logarithms; two one-sided tests for equality; the claims of a figure are a "
+    "family, in which the chance of any wrong verdict is at most 5 %"
 )
 
 
