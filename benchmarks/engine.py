@@ -1,13 +1,14 @@
 """The engine against the plain PyTorch loop, in one run: how much faster one training run is in a full stack.
 
-    python benchmarks/engine.py [--device cpu|cuda] [--models mlp cnn vgg16] [--rounds 3] [--json FILE]
+    python benchmarks/engine.py [--device cpu|cuda] [--models mlp cnn:30 vgg16] [--rounds 3] [--json FILE]
 
-The plain loop has its data on the device and `torch.optim.SGD(fused=True)`, and takes one run after another; on a CPU a
-second one reads from a DataLoader. The engine trains what `plan_stacks` (or `cpu_workers`) chooses for the machine.
-Images are noise of the right shape: speed does not depend on them. Both are timed in turn, a round of each; the ratio
-is the median over the rounds, with its smallest and largest value. Steps are compared with steps, and epochs of
-training and evaluation on all images with the same. Shares of the peak: operations of the products over a large
-matrix product, and the bytes that weights, gradients, velocities and images move at least over a large copy.
+A model may have its batch size behind a colon, 256 by default. The plain loop has its data on the device and
+`torch.optim.SGD(fused=True)`, and takes one run after another; on a CPU a second one reads from a DataLoader. The
+engine trains what `plan_stacks` (or `cpu_workers`) chooses for the machine. Images are noise of the right shape: speed
+does not depend on them. Both are timed in turn, a round of each; the ratio is the median over the rounds, with its
+smallest and largest value. Steps are compared with steps, and epochs of training and evaluation on all images with the
+same. Shares of the peak: operations of the products over a large matrix product, and the bytes that weights, gradients,
+velocities and images move at least over a large copy.
 
 We hold ourselves to: perceptron 300 (H200) and 1.6, 3 against a DataLoader (2-core CPU); CNN 4 and 1; VGG16 3 and 1.
 """
@@ -36,7 +37,7 @@ from heatbath.resources import cpu_workers, plan_stacks, resolve_precision
 from heatbath.stacked_networks import NETWORKS
 
 DATASETS = {"mlp": "mnist", "cnn": "mnist", "vgg16": "cifar10"}
-REPLICAS = {"mlp": 500, "cnn": 6, "vgg16": 3}
+REPLICAS = {"mlp": 500, "cnn": 6, "vgg16": 5}
 STEPS = {"mlp": 100, "cnn": 2, "vgg16": 1}  # of a round on a CPU
 KNOBS: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "weight_decay": 1e-3}
 
@@ -44,7 +45,7 @@ KNOBS: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "weight_decay": 1e-3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--models", nargs="+", default=list(DATASETS), choices=list(DATASETS))
+    parser.add_argument("--models", nargs="+", default=[(model, 256) for model in DATASETS], type=model_and_batch_size)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", help="also write the rows here")
     arguments = parser.parse_args()
@@ -54,9 +55,10 @@ def main() -> None:
     print(f"torch {torch.__version__}, {machine}; matrix product {peaks['flops'] / 1e12:.3g} TFLOP/s, ", end="")
     print(f"copy {peaks['bytes'] / 1e9:.3g} GB/s")
     rows = []
-    for model in arguments.models:
-        row = {"model": model, **(on_gpu if device.type == "cuda" else on_cpu)(model, device, arguments.rounds)}
-        row |= shares(model, row["engine_step_ms"] / 1e3, peaks, device)
+    for model, size in arguments.models:
+        row = {"model": model, "batch_size": size}
+        row |= (on_gpu if device.type == "cuda" else on_cpu)(model, size, device, arguments.rounds)
+        row |= shares(model, size, row["engine_step_ms"] / 1e3, peaks, device)
         rows.append(row)
         print(describe(row), flush=True)
     if arguments.json:
@@ -64,10 +66,17 @@ def main() -> None:
             json.dump({"torch": torch.__version__, "machine": machine, "peaks": peaks, "rows": rows}, file, indent=1)
 
 
-def on_gpu(model: str, device: torch.device, rounds: int) -> dict[str, Any]:
+def model_and_batch_size(text: str) -> tuple[str, int]:
+    model, _, size = text.partition(":")
+    if model not in DATASETS or not (size or "256").isdecimal() or int(size or 256) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not mlp, cnn or vgg16, or one of them with a batch size: cnn:60")
+    return model, int(size or 256)
+
+
+def on_gpu(model: str, size: int, device: torch.device, rounds: int) -> dict[str, Any]:
     """Milliseconds of a step and seconds of an epoch for one run: the plain loop's, and a replica's share."""
     data = noise(DATASETS[model], device)
-    configs = [config(model, seed) for seed in range(REPLICAS[model])]
+    configs = [config(model, size, seed) for seed in range(REPLICAS[model])]
     count = plan_stacks(configs, device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()  # the peaks' own tensors are larger than a small stack
@@ -75,14 +84,14 @@ def on_gpu(model: str, device: torch.device, rounds: int) -> dict[str, Any]:
     stack = Stack(configs[:count], data, device=device, compile=True)
     torch.cuda.synchronize()
     build = time.perf_counter() - start
-    loop = PlainLoop(model, data, device)
-    steps, size = configs[0].steps_per_epoch, len(data.train_labels) // configs[0].batch_size
+    loop = PlainLoop(model, size, data, device)
+    steps, full = configs[0].steps_per_epoch, len(data.train_labels) // size
     stack.train_epoch()
     loop.train(20)
     loop.evaluate()
     times: dict[str, list[float]] = {name: [] for name in ("plain", "plain_eval", "engine", "engine_eval")}
     for _ in range(rounds):
-        times["plain"].append(timed(lambda: loop.train(size), device) / size)
+        times["plain"].append(timed(lambda: loop.train(full), device) / full)
         times["plain_eval"].append(timed(loop.evaluate, device))
         times["engine"].append(timed(stack.advance, device) / steps / count)
         times["engine_eval"].append(timed(stack.measure, device) / count)
@@ -104,15 +113,15 @@ def on_gpu(model: str, device: torch.device, rounds: int) -> dict[str, Any]:
     }
 
 
-def on_cpu(model: str, device: torch.device, rounds: int) -> dict[str, Any]:
+def on_cpu(model: str, size: int, device: torch.device, rounds: int) -> dict[str, Any]:
     """The same with the processes and threads that the runner uses, all of them at work while one is timed."""
     data = noise(DATASETS[model], device, 4096 if model != "vgg16" else 1024)
-    loop = PlainLoop(model, data, device)
+    loop = PlainLoop(model, size, data, device)
     steps = STEPS[model]
     processes, threads = cpu_workers(model, torch.get_num_threads())
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(processes)]
-    workers = [context.Process(target=serve, args=(model, threads, child), daemon=True) for _, child in pipes]
+    workers = [context.Process(target=serve, args=(model, size, threads, child), daemon=True) for _, child in pipes]
     for worker in workers:
         worker.start()
 
@@ -143,42 +152,44 @@ def on_cpu(model: str, device: torch.device, rounds: int) -> dict[str, Any]:
     }
 
 
-def serve(model: str, threads: int, pipe: Any) -> None:
+def serve(model: str, size: int, threads: int, pipe: Any) -> None:
     """A worker: take as many steps as it is told to, over and over."""
     torch.set_num_threads(threads)
     data = noise(DATASETS[model], torch.device("cpu"), 4096 if model != "vgg16" else 1024)
     TRAINING_IMAGES[DATASETS[model]] = len(data.train_labels)
-    (group,) = Stack([config(model, os.getpid())], data)._groups
+    (group,) = Stack([config(model, size, os.getpid())], data)._groups
     group.prepare(0)
     while True:
         for step in range(pipe.recv()):
-            group.step(step % (len(data.train_labels) // 256))
+            group.step(step % (len(data.train_labels) // size))
         pipe.send(None)
 
 
 class PlainLoop:
     """One run as a newcomer would write it, with the data on the device."""
 
-    def __init__(self, model: str, data: Dataset, device: torch.device) -> None:
-        self.data = data
+    def __init__(self, model: str, size: int, data: Dataset, device: torch.device) -> None:
+        self.size, self.data = size, data
         self.model = build_model(model, device=device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, fused=True, **KNOBS)
 
     def train(self, steps: int) -> None:
         """Take some steps on shuffled batches."""
-        order = torch.randperm(len(self.data.train_labels), device=self.data.device).split(256)
-        full = len(self.data.train_labels) // 256
+        order = torch.randperm(len(self.data.train_labels), device=self.data.device).split(self.size)
+        full = len(self.data.train_labels) // self.size
         for step in range(steps):
             rows = order[step % full]
             self._step(self.data.normalize(self.data.train_images[rows]), self.data.train_labels[rows])
 
     def train_from_loader(self, steps: int) -> None:
         """The same from a DataLoader."""
-        images = self.data.normalize(self.data.train_images[: 256 * min(steps, len(self.data.train_labels) // 256)])
+        images = self.data.normalize(
+            self.data.train_images[: self.size * min(steps, len(self.data.train_labels) // self.size)]
+        )
         pairs = TensorDataset(images, self.data.train_labels[: len(images)])
         taken = 0
         while taken < steps:
-            for batch in DataLoader(pairs, batch_size=256, shuffle=True):
+            for batch in DataLoader(pairs, batch_size=self.size, shuffle=True):
                 if taken < steps:
                     self._step(*batch)
                     taken += 1
@@ -207,19 +218,19 @@ class PlainLoop:
         self.optimizer.step()
 
 
-def shares(model: str, step_s: float, peaks: dict[str, float], device: torch.device) -> dict[str, float]:
+def shares(model: str, size: int, step_s: float, peaks: dict[str, float], device: torch.device) -> dict[str, float]:
     """The parts of the peaks that a replica's share of a step is worth."""
     network = NETWORKS[model]
     params = [tensor[None] for tensor in network.pack(build_model(model))]
     image = torch.zeros(1, *IMAGE_SHAPES[DATASETS[model]])
     with FlopCounterMode(display=False) as counter:
         network.logits(params, image, None)
-    flops = 3 * 256 * counter.get_total_flops()  # one product forward, two backward
+    flops = 3 * size * counter.get_total_flops()  # one product forward, two backward
     weights = sum(tensor.numel() for tensor in params)
-    size = 2 if resolve_precision(config(model, 0), device) == "bf16" else 4
+    width = 2 if resolve_precision(config(model, size, 0), device) == "bf16" else 4
     # Forward reads the weights; backward writes gradients; the update reads three and writes two, and a copy in half
     # precision where there is one. Images come in as bytes, are written once and read twice.
-    moved = weights * (24 if size == 2 else 28) + 256 * image.numel() * (1 + 3 * size)
+    moved = weights * (24 if width == 2 else 28) + size * image.numel() * (1 + 3 * width)
     return {"share_of_flops": flops / step_s / peaks["flops"], "share_of_bytes": moved / step_s / peaks["bytes"]}
 
 
@@ -233,8 +244,8 @@ def measure_peaks(device: torch.device) -> dict[str, float]:
     return {"flops": 2 * size**3 / product, "bytes": 2 * source.numel() * 4 / copy}
 
 
-def config(model: str, seed: int) -> RunConfig:
-    return RunConfig(model=model, dataset=DATASETS[model], lr=1e-3, epochs=180, seed=seed, **KNOBS)
+def config(model: str, size: int, seed: int) -> RunConfig:
+    return RunConfig(model=model, dataset=DATASETS[model], lr=1e-3, batch_size=size, epochs=180, seed=seed, **KNOBS)
 
 
 def noise(name: str, device: torch.device, count: int | None = None) -> Dataset:
@@ -264,7 +275,8 @@ def ratio(plain: list[float], ours: list[float]) -> dict[str, float]:
 def describe(row: dict[str, Any]) -> str:
     how = f"{row['replicas']} replicas, {row['precision']}" if "replicas" in row else ""
     how = how or f"{row['processes']} processes x {row['threads']} threads"
-    text = f"{row['model']:<6}{how:<26} step {row['plain_step_ms']:.3g} -> {row['engine_step_ms']:.3g} ms"
+    text = f"{row['model']:<6}C = {row['batch_size']:<5}{how:<26} "
+    text += f"step {row['plain_step_ms']:.3g} -> {row['engine_step_ms']:.3g} ms"
     for name in ("step_ratio", "epoch_ratio", "loader_ratio"):
         if name in row:
             text += f", {name.replace('_', ' ')} {row[name]['median']:.3g} [{row[name]['least']:.3g}, "

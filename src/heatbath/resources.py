@@ -95,5 +95,5 @@ _PROCESS_BYTES = {"mlp": 500 * 2**20, "cnn": 1500 * 2**20}
 _SHARED_BYTES = 4 * 2**30  # images, libraries' workspaces, evaluation
 _WEIGHTS = {"mlp": 79_510, "cnn": 418_122, "vgg16": 33_638_218}  # VGG16's are folded
 _ACTIVATIONS = {"mlp": 10_000, "cnn": 1_000_000, "vgg16": 5_000_000}  # bytes for each image of a batch
-_MOST = {"mlp": 1024, "cnn": 6, "vgg16": 3}  # more is hardly faster
+_MOST = {"mlp": 1024, "cnn": 6, "vgg16": 5}  # more is hardly faster
 _COMPILED_STEPS = {"mlp": 10_000, "cnn": 100_000, "vgg16": 20_000}
