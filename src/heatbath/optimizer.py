@@ -151,8 +151,7 @@ class RandomSGD(torch.optim.SGD):
             return loss
         if not self.state and self._rehearse():
             return loss
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is not None and not all(g["capturable"] for g in self.param_groups) and found_inf.item():
+        if self._is_skipped():
             return loss
         for index, group in enumerate(self.param_groups):
             rate = self._draw(index, group)
@@ -331,18 +330,25 @@ class RandomSGD(torch.optim.SGD):
         """
         if not self.state and self._rehearse():
             return []
-        found_inf = getattr(self, "found_inf", None)
         groups = list(enumerate(self.param_groups))
         moving = [p for _, group in groups if group["momentum"] != 0 for p in group["params"] if p.grad is not None]
         for p in moving:
             self.state.setdefault(p, {})  # here, not while the tracer looks on, who may have to start again
         with torch.no_grad():
             rates = [self._draw(index, group, as_tensor=True) for index, group in groups]
-            if found_inf is not None and not all(g["capturable"] for g in self.param_groups) and found_inf.item():
+            if self._is_skipped():
                 for _, group in groups:  # the kernels will do nothing
                     if not group["capturable"]:
                         group["step"] -= 1
         return rates
+
+    def _is_skipped(self) -> bool:
+        """Whether a `torch.amp.GradScaler` has found the gradients of this step to overflow: a read of the device.
+
+        Capturable groups leave that to their kernels, which may not ask the host.
+        """
+        found_inf: Tensor | None = getattr(self, "found_inf", None)
+        return found_inf is not None and not all(g["capturable"] for g in self.param_groups) and bool(found_inf)
 
     def _rehearse(self) -> bool:
         """Make velocities of zero if the step is a rehearsal, and return whether it is."""
