@@ -12,9 +12,9 @@ from scipy import stats
 
 from heatbath import cli
 from heatbath.archives import read_lines
-from heatbath.paper import EXPERIMENTS
+from heatbath.paper import EXPERIMENTS, claims
 from heatbath.paper.claims import LOSS_MARGIN
-from heatbath.paper.groups import ROUGHNESS, TAIL_LOSS, TAIL_TEST
+from heatbath.paper.groups import BEST_TEST, FINAL_TEST, MEAN_TEST, ROUGHNESS, TAIL_LOSS, TAIL_TEST
 from heatbath.thermostat import Thermostat
 
 ROOT = Path(__file__).parents[2]
@@ -121,15 +121,34 @@ def test_the_words_on_the_choice_of_the_test_are_those_of_the_records(prose):
     assert f"more than one on the step (p = {4 * rougher.pvalue:.3f})" in prose
 
 
+def test_by_pairs_no_verdict_on_vgg16_would_be_another(prose, monkeypatch):
+    assert "By pairs no verdict of figures 4 and 6 would be another." in prose
+    records = {
+        record.run: record for name in ("cnn", "vgg16") for record in read_lines(ROOT / f"results/{name}.jsonl.gz")
+    }
+
+    def verdicts():
+        figures = [EXPERIMENTS[name].figure(records, "paper") for name in ("figure4", "figure6")]
+        return {verdict.claim: verdict.outcome for figure in figures for verdict in figure.verdicts}
+
+    planned = verdicts()
+    monkeypatch.setattr(claims, "PAIRED_FROM", 1)
+    assert len(planned) == 20
+    assert verdicts() == planned
+
+
 def test_the_words_on_figure_6_are_those_of_the_records(prose):
     runs = [run for run in read_lines(ROOT / "results/vgg16.jsonl.gz") if str(run.config.protocol) == "random"]
     crossed, ends = [], []
     for size, printed in ((128, 0.73036), (256, 0.73002)):
         some = [run for run in runs if run.config.batch_size == size and run.config.weights is None]
         means = np.mean([run.curve("test_accuracy") for run in some], axis=0)
-        crossed += [int(np.argmax(means > printed)) + 1, int(np.nonzero(means < printed)[0][-1]) + 2]
+        crossed.append([epoch + 2 for epoch in np.nonzero(np.diff(means > printed))[0]])
         ends += [means[-1], len(some)]
-    assert "several times between epochs {} and {}, that for C = 256 between {} and {}".format(*crossed) in prose
+    first, (*second, fallen, risen) = crossed
+    words = "several times between epochs {} and {}, that for C = 256 between {} and {}, "
+    assert words.format(first[0], first[-1], second[0], second[-1]) in prose
+    assert f"and again between {fallen} and {risen}, when one run falls back" in prose
     words = "ends at {:.3f} at C = 128, l = 2.5e-4 ({} seeds) and at {:.3f} at C = 256, l = 5e-4 ({})"
     assert words.format(*ends) in prose
     cnns = {record.run: record for record in read_lines(ROOT / "results/cnn.jsonl.gz")}
@@ -151,11 +170,10 @@ def vgg16_runs(weights):
     return [run for run in records if run.config.batch_size == 256 and run.config.weights == weights]
 
 
-def final_tests(runs):
-    """The last test accuracies under each protocol."""
-    return {
-        name: [run.final("test_accuracy") for run in runs if str(run.config.protocol) == name] for name in PROTOCOLS
-    }
+def by_protocol(runs, quantity=FINAL_TEST):
+    """The values under each protocol, in the order of the seeds."""
+    ordered = sorted(runs, key=lambda run: run.config.seed)
+    return {name: [quantity.of(run) for run in ordered if str(run.config.protocol) == name] for name in PROTOCOLS}
 
 
 def known_by_heart(run):
@@ -171,14 +189,26 @@ def deepest_fall(run):
 
 def test_the_words_on_vgg16_from_scratch_are_those_of_the_records(prose):
     runs = vgg16_runs(None)
-    tests = final_tests(runs)
+    tests = by_protocol(runs)
     ends = {name: fmean(some) for name, some in tests.items()}
     assert "constant ends at {constant:.3f} and random at {random:.3f}".format(**ends) in prose
     cyclic = [ends[f"cyclic:{period}"] for period in (6, 18, 30)]
     assert "at {:.3f} (P = 6), {:.3f} (18) and {:.3f} (30)".format(*cyclic) in prose
-    better = stats.ttest_ind(tests["cyclic:6"], tests["constant"], equal_var=False)
-    low, high = better.confidence_interval(1 - 0.1 / 14)
-    assert f"the best of them {(low + high) / 2:.3f} above constant ({low:.3f} to {high:.3f})" in prose
+    low, high = stats.ttest_rel(tests["random"], tests["constant"]).confidence_interval(1 - 0.1 / 14)
+    assert f"by pairs it would be {(low + high) / 2:.4f}, {low:.4f} to {high:.4f}, and open too" in prose
+    p_value = f"{stats.f_oneway(*tests.values()).pvalue:.0e}".replace("-0", "-")
+    assert f"analysis of variance: p = {p_value})" in prose
+    tukey = stats.tukey_hsd(*tests.values())
+    low, high = tukey.confidence_interval(0.95)
+    fast, random, constant = map(PROTOCOLS.index, ("cyclic:6", "random", "constant"))
+    gaps = [ends["cyclic:6"] - ends[name] for name in ("constant", "random")]
+    assert "P = 6 is {:.3f} above constant and {:.3f} above random".format(*gaps) in prose
+    limits = low[fast, constant], high[fast, constant], low[fast, random], high[fast, random]
+    assert "all ten pairs: {:.3f} to {:.3f} and {:.3f} to {:.3f})".format(*limits) in prose
+    apart = {(PROTOCOLS[i], PROTOCOLS[j]) for i, j in combinations(range(5), 2) if tukey.pvalue[i, j] < 0.05}
+    assert {(slow, fast) for slow in ("constant", "random") for fast in ("cyclic:6", "cyclic:18")} <= apart
+    assert not {("constant", "random"), ("constant", "cyclic:30"), ("random", "cyclic:30")} & apart
+    assert min(run.final("train_accuracy") for run in runs) > 0.9999
     first = [known_by_heart(run)[0] for run in runs]
     assert f"All {len(runs)} runs first know the training images by heart" in prose
     assert f"between epochs {min(first)} and {max(first)}" in prose
@@ -190,28 +220,36 @@ def test_the_words_on_vgg16_from_scratch_are_those_of_the_records(prose):
     assert f"to between {min(falls.values())[0]:.2f} and {max(falls[run.run][0] for run in deep):.2f}" in prose
     others = [falls[run.run][0] for run in runs if run not in deep]
     assert f"the other 14 only to {min(others):.2f} or less far" in prose
-    assert max(runs, key=lambda run: run.final("test_accuracy")).run == min(falls, key=falls.__getitem__)
+    for run in deep:
+        assert run.curve("rate")[falls[run.run][1] - 1] > 0.96 * run.config.lr
     bar = min(run.final("test_accuracy") for run in deep)
     assert f"all end at {bar:.4f} or higher, which one of the other 14 reaches" in prose
     assert sum(run.final("test_accuracy") >= bar for run in runs if run not in deep) == 1
+    cooler = [run for run in read_lines(ROOT / "results/vgg16.jsonl.gz") if run.config.batch_size == 128]
+    assert [run.final("test_accuracy") >= bar for run in cooler].count(True) == 2
+    assert f"none of which fell below {min(map(deepest_fall, cooler))[0]:.2f}" in prose
+    depth = stats.spearmanr([falls[run.run][0] for run in deep], [run.final("test_accuracy") for run in deep])
+    assert f"(rank correlation {depth.statistic:.2f})" in prose
     late = [run.curve("test_accuracy")[130:] for run in runs]
     assert f"varies by less than {max(max(one) - min(one) for one in late):.3f}." in prose
 
 
 def test_the_words_on_vgg16_from_imagenet_are_those_of_the_records(prose):
     runs = vgg16_runs("imagenet")
-    tests = final_tests(runs)
     words = "constant ends at {:.4f}, random at {:.4f}, the cyclic protocols at {:.4f}, {:.4f} and {:.4f}"
-    assert words.format(*map(fmean, tests.values())) in prose
-    spread = stats.f_oneway(*tests.values()).pvalue
-    assert f"(analysis of variance: p = {spread:.2f};" in prose
-    assert (
-        f"from scratch p = {stats.f_oneway(*final_tests(vgg16_runs(None)).values()).pvalue:.1g})".replace("-0", "-")
-        in prose
+    assert words.format(*map(fmean, by_protocol(runs).values())) in prose
+    looks = [by_protocol(runs, quantity) for quantity in (FINAL_TEST, BEST_TEST, TAIL_TEST, MEAN_TEST)]
+    spreads = [float(f"{stats.f_oneway(*look.values()).pvalue:.1g}") for look in looks]
+    words = (
+        "p = 0.11 for the final accuracy, {} for the best, {} for the mean of the last 20 epochs, {} for the mean over"
     )
+    assert words.format(*spreads[1:]) in prose
+    assert f"{stats.f_oneway(*looks[0].values()).pvalue:.2f}" == "0.11"
+    assert max(looks[3], key=lambda name: fmean(looks[3][name])) == "cyclic:30"
+    assert all(min(look, key=lambda name: fmean(look[name])) == "constant" for look in looks)
     start = min(min(run.curve("test_accuracy")) for run in runs)
     assert start > 0.73036
-    assert f"already after one epoch all {len(runs)} runs are above it, at {start:.3f} or more" in prose
+    assert f"already after one epoch all {len(runs)} of them, under five protocols, are at {start:.3f} or more" in prose
     first = [known_by_heart(run)[0] for run in runs]
     assert (
         f"by heart between epochs {min(first)} and {max(first)} and keep them, to {min(map(deepest_fall, runs))[0]:.3f}"
@@ -241,7 +279,7 @@ def test_the_cost_is_that_of_the_benchmark(prose):
         f"({peaks['flops'] / 1e12:.0f} TFLOP/s in bf16 here) or a large copy ({peaks['bytes'] / 1e12:.1f} TB/s)"
         in prose
     )
-    assert f"an epoch takes {rows[0]['epoch_ratio']['median']:.0f}, {ratios[1]} and {ratios[2]} times longer" in prose
+    assert f"an epoch takes {rows[0]['epoch_ratio']['median']:.0f}, {ratios[1]} and {ratios[2]} times as long" in prose
     builds = sorted(f"{row['build_s']:.0f}" for row in rows)
     assert f"compiling ({builds[0]} to {builds[-1]} s there" in prose
     assert f"Compiling a stack takes {builds[0]} to {builds[-1]} s" in readme

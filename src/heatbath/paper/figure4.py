@@ -73,8 +73,8 @@ EXPERIMENT = Experiment(
     groups=_groups,
     draw=_draw,
     errata=(
-        "The printed accuracies, about 0.73, fit training from scratch; from the ImageNet features that a footnote "
-        "names, the same recipe gives about 0.87. Both are run.",
+        "The printed accuracies, about 0.73, are near those of a training from scratch; from the ImageNet features that "
+        "the paper names, the same recipe gives about 0.87. Both are run.",
         "180 epochs end near the peak of every cycle, at twice the mean rate: a cyclic protocol's final accuracy is "
         "taken at a hot moment, its mean over the last 20 epochs less so.",
         "At the same mean rate the random protocol is hotter than the constant one by 4/3: see the fair control.",
