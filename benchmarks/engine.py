@@ -3,7 +3,8 @@
     python benchmarks/engine.py [--device cpu|cuda] [--models mlp cnn:30 vgg16] [--rounds 3] [--json FILE]
 
 A model may have its batch size behind a colon, 256 by default. The plain loop has its data on the device and
-`torch.optim.SGD(fused=True)`, and takes one run after another; on a CPU a second one reads from a DataLoader. The
+`torch.optim.SGD(fused=True)`, and takes one run after another, in PyTorch's default precision; a second one on a GPU
+computes in bf16 by autocast with its channels last, where the engine does so, and on a CPU reads from a DataLoader. The
 engine trains what `plan_stacks` (or `cpu_workers`) chooses for the machine. Images are noise of the right shape: speed
 does not depend on them. Both are timed in turn, a round of each; the ratio is the median over the rounds, with its
 smallest and largest value. Steps are compared with steps, and epochs of training and evaluation on all images with the
@@ -22,6 +23,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,22 +86,26 @@ def on_gpu(model: str, size: int, device: torch.device, rounds: int) -> dict[str
     stack = Stack(configs[:count], data, device=device, compile=True)
     torch.cuda.synchronize()
     build = time.perf_counter() - start
-    loop = PlainLoop(model, size, data, device)
+    loops = {"plain": PlainLoop(model, size, data, device)}
+    if stack.precision == "bf16":
+        loops["autocast"] = PlainLoop(model, size, data, device, autocast=True)
     steps, full = configs[0].steps_per_epoch, len(data.train_labels) // size
     stack.train_epoch()
-    loop.train(20)
-    loop.evaluate()
-    times: dict[str, list[float]] = {name: [] for name in ("plain", "plain_eval", "engine", "engine_eval")}
+    for loop in loops.values():
+        loop.train(20)
+        loop.evaluate()
+    times: dict[str, list[float]] = {f"{name}{part}": [] for name in (*loops, "engine") for part in ("", "_eval")}
     for _ in range(rounds):
-        times["plain"].append(timed(lambda: loop.train(full), device) / full)
-        times["plain_eval"].append(timed(loop.evaluate, device))
+        for name, loop in loops.items():
+            times[name].append(timed(partial(loop.train, full), device) / full)
+            times[f"{name}_eval"].append(timed(loop.evaluate, device))
         times["engine"].append(timed(stack.advance, device) / steps / count)
         times["engine_eval"].append(timed(stack.measure, device) / count)
     epochs = {
         name: [steps * a + b for a, b in zip(times[name], times[f"{name}_eval"], strict=True)]
-        for name in ("plain", "engine")
+        for name in (*loops, "engine")
     }
-    return {
+    row = {
         "replicas": count,
         "precision": stack.precision,
         "plain_step_ms": 1e3 * statistics.median(times["plain"]),
@@ -111,6 +117,7 @@ def on_gpu(model: str, size: int, device: torch.device, rounds: int) -> dict[str
         "step_ratio": ratio(times["plain"], times["engine"]),
         "epoch_ratio": ratio(epochs["plain"], epochs["engine"]),
     }
+    return row | ({"autocast_epoch_ratio": ratio(epochs["autocast"], epochs["engine"])} if "autocast" in loops else {})
 
 
 def on_cpu(model: str, size: int, device: torch.device, rounds: int) -> dict[str, Any]:
@@ -166,11 +173,13 @@ def serve(model: str, size: int, threads: int, pipe: Any) -> None:
 
 
 class PlainLoop:
-    """One run as a newcomer would write it, with the data on the device."""
+    """One run as a newcomer would write it, with the data on the device; in bf16 as a careful one would."""
 
-    def __init__(self, model: str, size: int, data: Dataset, device: torch.device) -> None:
-        self.size, self.data = size, data
+    def __init__(self, model: str, size: int, data: Dataset, device: torch.device, autocast: bool = False) -> None:
+        self.size, self.data, self.autocast = size, data, autocast
+        self.layout = torch.channels_last if autocast else torch.contiguous_format
         self.model = build_model(model, device=device)
+        self.model.to(memory_format=self.layout)  # type: ignore[call-overload]
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, fused=True, **KNOBS)
 
     def train(self, steps: int) -> None:
@@ -205,7 +214,7 @@ class PlainLoop:
         ):
             loss, hits = 0.0, 0.0
             for part, target in zip(images.split(1000), labels.split(1000), strict=True):
-                logits = self.model(self.data.normalize(part))
+                logits = self._logits(self.data.normalize(part))
                 loss += functional.cross_entropy(logits, target, reduction="sum").item()
                 hits += (logits.argmax(1) == target).sum().item()
             found.append((loss / len(labels), hits / len(labels)))
@@ -214,8 +223,13 @@ class PlainLoop:
 
     def _step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         self.optimizer.zero_grad()
-        functional.cross_entropy(self.model(images), labels).backward()
+        functional.cross_entropy(self._logits(images), labels).backward()
         self.optimizer.step()
+
+    def _logits(self, images: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.autocast):
+            logits: torch.Tensor = self.model(images.contiguous(memory_format=self.layout))
+        return logits.float()
 
 
 def shares(model: str, size: int, step_s: float, peaks: dict[str, float], device: torch.device) -> dict[str, float]:
@@ -277,7 +291,7 @@ def describe(row: dict[str, Any]) -> str:
     how = how or f"{row['processes']} processes x {row['threads']} threads"
     text = f"{row['model']:<6}C = {row['batch_size']:<5}{how:<26} "
     text += f"step {row['plain_step_ms']:.3g} -> {row['engine_step_ms']:.3g} ms"
-    for name in ("step_ratio", "epoch_ratio", "loader_ratio"):
+    for name in ("step_ratio", "epoch_ratio", "autocast_epoch_ratio", "loader_ratio"):
         if name in row:
             text += f", {name.replace('_', ' ')} {row[name]['median']:.3g} [{row[name]['least']:.3g}, "
             text += f"{row[name]['most']:.3g}]"
