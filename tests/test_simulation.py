@@ -105,8 +105,17 @@ def test_progress_runs_to_the_end():
         progress=lambda fraction, message: seen.append((fraction, message)),
     )
     assert seen[0] == (0.0, "trajectories of SGD")
+    assert len([message for _, message in seen if message == "trajectories of SGD"]) > 10  # many take long
     assert seen[-1] == (1.0, "Fokker-Planck")
     assert [fraction for fraction, _ in seen] == sorted(fraction for fraction, _ in seen)
+
+
+@pytest.mark.parametrize("diffusion", [100.0, 5000.0])
+def test_far_above_the_barrier_the_start_is_where_the_walls_allow(diffusion):
+    result = simulate(KNOBS, diffusion=diffusion, steps=4, frames=2, trajectories=10)
+    start = result.positions[0].mean()
+    assert start < -1.0
+    assert result.landscape.value(start) < 10.0 * result.summary["temperature"]
 
 
 @pytest.mark.parametrize(
@@ -125,11 +134,15 @@ def test_progress_runs_to_the_end():
             for value in (-1.0, 0.0, math.nan, math.inf)
         ),
         ({"cells": (10, 64)}, "too coarse in x"),
-        ({"diffusion": 1e-3}, "more than 512 in one direction"),
+        ({"diffusion": 1e-3}, "more than 512 in one direction.*; raise the temperature or lower the barrier$"),
+        ({"landscape": "log-cosh", "diffusion": 1e4}, "more than 512 in one direction.*; lower the temperature$"),
+        ({"landscape": "log-cosh", "start": -20.0}, "more than 512 in one direction.*; start closer to a minimum$"),
+        ({"knobs": Thermostat(0.005, 16, dataset_size=16)}, "batch_size=16 is the whole data set, which has no noise"),
+        ({"start": -4.0}, "the loss reaches up to .* T above its minimum.* start closer to a minimum"),
         ({"landscape": "quadratic:5000"}, "times the largest stable rate"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(arguments, message):
     with pytest.raises(ValueError, match=message) as caught:
-        simulate(KNOBS, **{"trajectories": 10, "steps": 10, "frames": 3, **arguments})
+        simulate(**{"knobs": KNOBS, "trajectories": 10, "steps": 10, "frames": 3, **arguments})
     assert "\n" not in str(caught.value)

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from heatbath.draws import check_integer
-from heatbath.theory.discrete import DiscreteSGD, sgd_process, simulate_sgd
+from heatbath.theory.discrete import DiscreteSGD, sgd_process
 from heatbath.theory.fokker_planck import FokkerPlanck
 from heatbath.theory.landscapes import Array, Landscape, parse_landscape
 from heatbath.theory.langevin import LangevinEquation
@@ -31,6 +31,8 @@ from heatbath.theory.phase_space import (
     suggest_phase_space,
     total_mass,
 )
+from heatbath.theory.trajectories import State, run
+from heatbath.theory.trajectories import start as start_state
 from heatbath.thermostat import Thermostat
 
 Progress: TypeAlias = Callable[[float, str], None]
@@ -100,7 +102,8 @@ def simulate(
         progress: called with the fraction done and what is being done.
 
     Raises:
-        ValueError: a knob is out of range, the rate is unstable, or the landscape has more than one dimension.
+        ValueError: a knob is out of range, the rate is unstable, the landscape has more than one dimension, or no mesh
+            of reasonable size holds start and equilibrium.
     """
     report = progress or (lambda _fraction, _message: None)
     landscape = parse_landscape(landscape)
@@ -112,7 +115,12 @@ def simulate(
     if start is not None and not math.isfinite(start):
         raise ValueError(f"start must be a finite number or None, got {start!r}")
     if landscape.dimension != 1:
-        raise ValueError(f"the density needs a landscape of one dimension, {landscape!r} has {landscape.dimension}")
+        raise ValueError(
+            f"the density needs a landscape of one dimension, such as quadratic, log-cosh or double-well; "
+            f"{landscape!r} has {landscape.dimension}"
+        )
+    if knobs.batch_variance == 0.0:
+        raise ValueError(f"batch_size={knobs.batch_size} is the whole data set, which has no noise: take fewer samples")
     # The equation's temperature is to be the thermostat's, whatever coupling, Nesterov and data set size make it.
     per_batch = diffusion * knobs.batch_variance
     equation = LangevinEquation(knobs.lr, knobs.momentum, per_batch * knobs.law_factor)
@@ -120,20 +128,23 @@ def simulate(
     sgd_process(sgd, landscape)  # an unstable rate is the first thing to be told, before any mesh that it makes absurd
     if not math.isfinite(equation.temperature):
         raise ValueError(f"the temperature is {equation.temperature}: lower the rate or the diffusion")
-    width, speed = math.sqrt(equation.temperature / landscape.stiffness), math.sqrt(equation.theta)
+    width, speed = _thermal_width(landscape, equation.temperature), math.sqrt(equation.theta)
     start = float(landscape.minima[0]) - 1.5 * width if start is None else float(start)
     grid = _mesh(equation, landscape, start, width, cells)
     solver = FokkerPlanck(equation, landscape, grid)
 
-    report(0.0, "trajectories of SGD")
+    what = "trajectories of SGD"
+    report(0.0, what)
     at = np.unique(np.round(steps * np.linspace(0.0, 1.0, frames) ** 2).astype(np.int64))
     generator = np.random.default_rng([seed, 1])
     first_x = start + 0.5 * width * generator.standard_normal(trajectories)
     first_v = 0.5 * speed * generator.standard_normal(trajectories)
-    paths = simulate_sgd(
-        sgd, landscape, first_x[:6], steps=range(steps + 1), velocities=first_v[:6], seed=seed
-    ).positions
-    positions = simulate_sgd(sgd, landscape, first_x, steps=at.tolist(), velocities=first_v, seed=seed + 1).positions
+    paths = _follow(
+        sgd, landscape, first_x[:6], first_v[:6], range(steps + 1), seed, lambda done: report(0.02 * done, what)
+    )
+    positions = _follow(
+        sgd, landscape, first_x, first_v, at.tolist(), seed + 1, lambda done: report(0.02 + 0.08 * done, what)
+    )
 
     first = gaussian_density(grid, [start, 0.0], np.diag([0.25 * width**2, 0.25 * speed**2]))
     densities = solver.snapshots(
@@ -214,6 +225,39 @@ def write_simulation(simulation: Simulation, folder: str | Path, progress: Progr
     return [folder / name for name in names]
 
 
+def _follow(
+    sgd: DiscreteSGD,
+    landscape: Landscape,
+    x: Array,
+    v: Array,
+    at: Sequence[int],
+    seed: int,
+    report: Callable[[float], None],
+) -> Array:
+    """The positions of trajectories from ``x`` and ``v`` after ``at`` steps; reports the fraction done at each step."""
+    process, done = sgd_process(sgd, landscape, seed=seed), 0
+
+    def move(state: State) -> State:
+        nonlocal done
+        done += 1
+        report(done / at[-1])
+        return process(state)
+
+    return run(move, start_state(landscape, x, v), at, sgd.lr).positions
+
+
+def _thermal_width(landscape: Landscape, temperature: float) -> float:
+    """The width of a Gaussian at the stiffest minimum, or the way outwards to a loss ``T`` above the first if shorter.
+
+    Where the walls are steeper than a parabola, as at temperatures far above a barrier, the Gaussian is no measure.
+    """
+    minimum = float(landscape.minima[0])
+    width = math.sqrt(temperature / landscape.stiffness)
+    ways = width * np.linspace(0.0, 1.0, 1001)
+    within = landscape.value(minimum - ways) - landscape.value(np.array(minimum)) <= temperature
+    return width if within.all() else float(ways[within.argmin()])
+
+
 def _mesh(
     equation: LangevinEquation, landscape: Landscape, start: float, width: float, cells: tuple[int, int] | None
 ) -> PhaseSpace:
@@ -221,16 +265,25 @@ def _mesh(
     near = landscape.value(start + width * np.linspace(-2.6, 2.6, 11))
     lowest = float(landscape.value(landscape.minima).min())
     energy = max(18.5, float(near.max() - lowest) / equation.temperature + 3.0)
+    if not energy < 295.0:
+        raise ValueError(
+            f"about start={start:.6g} the loss reaches up to {energy:.0f} T above its minimum, with T = "
+            f"{equation.temperature:.3g}, more than the 295 T that a mesh can hold: start closer to a minimum"
+        )
     grid = suggest_phase_space(equation, landscape, cells or (80, 80), energy)
     if cells is not None:
         return grid
-    spans = ((grid.x_bounds[1] - grid.x_bounds[0]) / width, 2.0 * grid.v_bounds[1] / math.sqrt(equation.theta))
-    wanted = [max(80, 16 * math.ceil(4.0 * span / 16.0)) for span in spans]
+    span = grid.x_bounds[1] - grid.x_bounds[0]
+    spans = (span / width, 2.0 * grid.v_bounds[1] / math.sqrt(equation.theta))
+    wanted = [max(80, 16 * math.ceil(4.0 * widths / 16.0)) for widths in spans]
     if max(wanted) > 512:
+        cold = float(np.ptp(landscape.minima)) > 0.5 * span
+        far = float(np.abs(landscape.minima - start).min()) > 3.0 * width
+        cure = "raise the temperature or lower the barrier" if cold else "lower the temperature"
         raise ValueError(
             f"the mesh would need {wanted[0]} x {wanted[1]} cells, more than 512 in one direction: at temperature "
-            f"{equation.temperature:.3g} it spans {max(spans):.0f} thermal widths; raise the temperature, lower the "
-            "barrier or start closer to a minimum"
+            f"{equation.temperature:.3g} it spans {max(spans):.0f} thermal widths; "
+            f"{'start closer to a minimum' if far else cure}"
         )
     return PhaseSpace(grid.x_bounds, grid.v_bounds, (wanted[0], wanted[1]))
 

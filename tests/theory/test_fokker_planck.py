@@ -141,6 +141,14 @@ def test_long_and_implicit_evolution_are_one_evolution():
     assert distance(solver, stopped, solver.evolve(start, 0.7)) < 0.01
 
 
+@pytest.mark.parametrize("tolerance", [0.0, -1.0, 1e-13, math.nan])
+def test_a_tolerance_that_is_never_met_is_refused(tolerance):
+    solver = solver_on(WELLS, 32, energy=14.5)
+    with pytest.raises(ValueError, match="tolerance must be at least 1e-10"):
+        solver.relax(in_left_well(solver), tolerance)
+    assert solver.relax(in_left_well(solver), tolerance, longest=0.01)[1] == 0.01
+
+
 def test_the_stationary_solve_is_where_long_evolution_ends():
     solver = solver_on(WELLS, 48)
     stationary = solver.stationary()

@@ -228,6 +228,14 @@ def test_relaxation_time_of_a_decaying_mean():
     assert quadratic.relaxation_time(thermostat, 1.3, "mean") == pytest.approx(-1 / math.log(heights[-1]), rel=1e-9)
 
 
+def test_relaxation_time_of_a_rate_that_vanishes_beside_one():
+    assert quadratic.relaxation_time(Thermostat(1e-12, 4), 3.0) == pytest.approx(1 / 6e-12, rel=1e-9)
+    assert quadratic.relaxation_time(Thermostat(1e-17, 4), 3.0, "mean") == pytest.approx(1 / 3e-17, rel=1e-9)
+    assert quadratic.relaxation_time(Thermostat(1e-12, 4, 0.9), 3.0) == pytest.approx(0.1 / 6e-12, rel=1e-6)
+    assert quadratic.relaxation_time(Thermostat(0.1, 4, 0.9), [1e-30, 1.0]) == math.inf
+    assert quadratic.relaxation_time(Thermostat(1.0, 4), 1.0) == 0.0  # at rest after one step
+
+
 @pytest.mark.parametrize(("coupling", "nesterov"), FORMS)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("momentum", [0.2, 0.6, 0.9])
@@ -260,6 +268,7 @@ def test_unstable_rate_says_which_bound_and_by_how_much():
         (1.0, -1.0, "diffusion must not be negative.*-1"),
         (np.eye(2), [[1.0, 2.0], [2.0, 1.0]], "diffusion must not be negative.*-1"),
         ([[1.0, 0.5], [0.0, 1.0]], 1.0, "curvature must be a symmetric"),
+        (np.eye(2), [[1e-9, 5e-10], [0.0, 1e-9]], "diffusion must be a symmetric"),
         (math.nan, 1.0, "curvature must be a finite"),
         ([1.0, 2.0], [1.0, 2.0, 3.0], "agree in size"),
         (np.eye(1), [1.0, 2.0], "agree in size"),

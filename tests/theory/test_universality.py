@@ -41,6 +41,7 @@ def z_score(sample, expected=0.0):
     ("law", "moments"),
     [
         (LogNormal(0.5), [math.exp(k * (k - 1) * 0.125) for k in range(1, 5)]),
+        (LogNormal(2.0), [math.exp(k * (k - 1) * 2.0) for k in range(1, 5)]),
         (Exponential(), [1.0, 2.0, 6.0, 24.0]),
         (Uniform(0.6), [1.0, 1.12, 1.36, (1.6**5 - 0.4**5) / 6.0]),
         (TwoPoint(0.4), [1.0, 1.16, (1.4**3 + 0.6**3) / 2, (1.4**4 + 0.6**4) / 2]),
@@ -91,6 +92,14 @@ def test_the_kurtosis_starts_at_first_order_with_the_shape_number(law, momentum,
     errors = np.abs(exact - leading)
     assert errors[-1] < 0.1 * leading[-1]
     assert np.polyfit(np.log(rates), np.log(errors), 1)[0] == pytest.approx(2.0, abs=0.2)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+def test_the_kurtosis_of_a_small_rate_keeps_its_digits(momentum):
+    law, curvature = Exponential(), 2.0
+    for lr in (1e-6, 1e-9):
+        leading = 3 * lr * curvature * shape_number(law) / (1 - momentum)
+        assert predict_kurtosis(DiscreteSGD(lr, momentum, 1.3, 3.0, law), curvature) == pytest.approx(leading, rel=1e-4)
 
 
 @pytest.mark.parametrize("law", [Constant(), *EQUAL_VARIANCE], ids=str)

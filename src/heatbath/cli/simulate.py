@@ -20,6 +20,7 @@ def simulate_landscape(
     nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's form of the step.")] = False,
     law: Annotated[str, typer.Option(help="The law of the multiplier, such as uniform:1.")] = "uniform:1",
     coupling: Annotated[str, typer.Option(help="What the multiplier acts on: gradient or update.")] = "gradient",
+    dataset_size: Annotated[int | None, typer.Option(help="Samples, if drawn without replacement.")] = None,
     diffusion: Annotated[float, typer.Option(help="The variance of a sample's gradient.")] = 24.0,
     steps: Annotated[int, typer.Option(help="How many steps of SGD to follow.")] = 1500,
     trajectories: Annotated[int, typer.Option(help="How many trajectories make the histogram.")] = 20_000,
@@ -28,7 +29,7 @@ def simulate_landscape(
 ) -> None:
     """Follow SGD on a landscape: its density in phase space, its trajectories and Boltzmann's weight, in pictures."""
     check_folder(out, "--out")
-    knobs = Thermostat(lr, batch_size, momentum, nesterov, law, coupling)
+    knobs = Thermostat(lr, batch_size, momentum, nesterov, law, coupling, dataset_size)
     from heatbath import plots, simulation  # noqa: F401 - a missing extra is told before the work, not after it
 
     landscape = simulation.DEFAULT_LANDSCAPE if landscape == "double-well" else landscape

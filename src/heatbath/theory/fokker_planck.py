@@ -48,6 +48,7 @@ from heatbath.theory.phase_space import PhaseSpace, total_mass
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 _LARGEST_LOSS = 1e-6  # the most mass that may live where the mesh does not follow it
 _COARSEST = 0.5  # the largest cell, in thermal widths
+_LEAST_TOLERANCE = 1e-10  # of `relax`; its mass is kept to about 1e-11
 
 
 class FokkerPlanck:
@@ -149,8 +150,17 @@ class FokkerPlanck:
         resolve a crossing of one cell, is a waste. So steps of an implicit method of second order (`ImplicitStep`) are
         tried, each as long as its error estimate allows; where one fails, or would make a density negative, explicit
         steps take its place. The cost grows with the logarithm of the relaxation time.
+
+        Raises:
+            ValueError: the tolerance is below what rounding leaves and no ``longest`` is given, or the density is
+                negative or leaves the mesh.
         """
         density = self._check_density(density)
+        if longest == math.inf and not tolerance >= _LEAST_TOLERANCE:
+            raise ValueError(
+                f"tolerance must be at least {_LEAST_TOLERANCE:g}, as rounding need not let the distance fall further, "
+                f"or longest be finite; got tolerance {tolerance!r}"
+            )
         mass, area, elapsed = total_mass(density, self.grid), self.grid.cell_area, 0.0
         generator = self.generator()
         implicit = ImplicitStep(generator, self.equilibrium, 32.0 * self.largest_step)
