@@ -204,3 +204,17 @@ def test_the_same_figure_gives_the_same_bytes(kind, tmp_path):
     assert content == (tmp_path / f"two.{kind}").read_bytes()
     assert b"dc:date" not in content
     assert b"CreationDate" not in content
+
+
+def test_turned_labels_end_at_their_category():
+    names = ("constant", "random", "constant, T of random", "random update", "constant, T of update")
+    series = tuple(Series(name, (name,), (0.9,), style="points", colour=k) for k, name in enumerate(names))
+    page = plot_figure(FigureData("f", "t", "q", (Panel("p", "", "y", series),)))
+    (ax,) = page.axes
+    labels = ax.get_xticklabels()
+    assert {label.get_rotation() for label in labels} == {30.0}
+    page.canvas.draw()
+    for place, label in enumerate(labels):
+        tick, _ = ax.transData.transform((place, 0.9))
+        box = label.get_window_extent()
+        assert (box.x0 + box.x1) / 2.0 < tick < box.x1 + 5.0

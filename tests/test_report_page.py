@@ -90,6 +90,23 @@ def test_every_plot_is_drawn(browser, folder, width, dark):
     assert browser.errors == []
 
 
+def test_the_contents_come_before_the_long_table(browser, folder):
+    browser.open(folder / "report.html", width=390, touch=True)
+    place = "document.querySelector('%s').getBoundingClientRect().top"
+    assert browser.evaluate(place % ".contents") < browser.evaluate(place % ".verdict-table")
+
+
+@pytest.mark.parametrize(("count", "columns"), [(2, 2), (3, 3), (4, 2), (5, 3)])
+def test_four_panels_are_two_and_two(browser, tmp_path, count, columns):
+    panels = tuple(Panel(f"panel {k}", "x", "y", (Series("s", (0.0, 1.0), (0.0, 1.0)),)) for k in range(count))
+    page = write_report([FigureData("some", "t", "q", panels)], tmp_path, about={})
+    lefts = "[...document.querySelectorAll('.panel')].map((panel) => panel.getBoundingClientRect().left)"
+    browser.open(page, width=1280)
+    assert len(set(browser.evaluate(lefts))) == columns
+    browser.open(page, width=390, touch=True)
+    assert len(set(browser.evaluate(lefts))) == 1
+
+
 def test_gaps_split_curves_and_points_between_them_are_seen(browser, folder):
     browser.open(folder / "report.html", width=1280)
     curve = "document.querySelector(\"#sparse .plot [data-colour='%d'] .curve\").getAttribute('d')"
@@ -249,6 +266,23 @@ def test_the_page_alone_gives_csv_svg_and_png(browser, folder, tmp_path):
     browser.open(tmp_path / "picture.svg", width=1280)
     assert browser.evaluate("document.documentElement.nodeName") == "svg"
     assert browser.errors == []
+
+
+def test_a_downloaded_picture_has_the_whole_legend(browser, tmp_path):
+    names = [f"a series with quite a long name, number {k}" for k in range(6)]
+    series = tuple(Series(name, (0.0, 1.0), (0.0, 1.0), colour=k) for k, name in enumerate(names))
+    page = write_report([FigureData("some", "t", "q", (Panel("one", "x", "y", series),))], tmp_path, about={})
+    browser.open(page, width=390, touch=True)
+    _, content = browser.evaluate(DOWNLOAD % ("some", "svg"))
+    (tmp_path / "picture.svg").write_bytes(base64.b64decode(content))
+    browser.open(tmp_path / "picture.svg", width=1280)
+    boxes = browser.evaluate("""[...document.querySelectorAll("svg > text")].map((text) => {
+      const { x, y, width, height } = text.getBBox();
+      return [text.textContent, x + width, y, y + height];
+    })""")
+    assert [box[0] for box in boxes] == [*names, "one"]
+    assert all(upper[3] <= lower[2] for upper, lower in pairwise(boxes))
+    assert all(box[1] <= browser.evaluate("document.documentElement.width.baseVal.value") for box in boxes)
 
 
 def test_the_table_has_the_numbers_and_the_theme_can_be_chosen(browser, folder):

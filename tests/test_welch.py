@@ -60,7 +60,10 @@ def reject_rate(n, sds, difference, level, margin, trials=20_000):
     va, vb = a.var(axis=1, ddof=1) / n, b.var(axis=1, ddof=1) / n
     t_of = stats.t((va + vb) ** 2 / ((va**2 + vb**2) / (n - 1)))
     d, s = a.mean(axis=1) - b.mean(axis=1), np.sqrt(va + vb)
-    p = 2.0 * t_of.sf(np.abs(d) / s) if margin is None else t_of.sf((margin - np.abs(d)) / s)
+    if margin is None or abs(difference) > margin:
+        p = t_of.sf((np.abs(d) - (margin or 0.0)) / s) + t_of.sf((np.abs(d) + (margin or 0.0)) / s)
+    else:
+        p = t_of.sf((margin - np.abs(d)) / s)
     return np.mean(p < 1.0 - level), math.sqrt(0.09 / trials)
 
 
@@ -73,6 +76,9 @@ def reject_rate(n, sds, difference, level, margin, trials=20_000):
         ((1.0, 1.0), 0.0, 0.95, 0.8),
         ((0.5, 1.5), 0.3, 0.975, 1.2),
         ((1.0, 0.7), -0.9, 0.95, 1.5),
+        ((1.0, 1.0), 1.2, 0.99, 0.8),
+        ((0.4, 1.0), -1.0, 0.95, 0.3),
+        ((1.0, 1.0), 0.6, 0.95, 0.001),
     ],
 )
 def test_the_seeds_give_the_power(sds, difference, level, margin):
@@ -95,7 +101,7 @@ def test_seeds_for_a_textbook_case():
         ((0.0, 0.0, 1.0), "sd_a and sd_b must be finite, not negative and not both 0, got 0.0 and 0.0"),
         ((1.0, math.nan, 1.0), "sd_a and sd_b must be"),
         ((1.0, 1.0, 0.0), "difference must be finite and not 0 to be found, got 0.0"),
-        ((1.0, 1.0, 0.5, 0.9, 0.95, 0.5), "difference must be within the margin 0.5 to be found equal, got 0.5"),
+        ((1.0, 1.0, 0.5, 0.9, 0.95, 0.5), "difference must be finite and not the margin 0.5 itself, got 0.5"),
         ((1.0, 1.0, 0.5, 0.9, 0.95, 0.0), "margin must be a positive finite number, got 0.0"),
         ((1.0, 1.0, 0.5, 1.0), "power must be a probability with 0 < power < 1, got 1.0"),
         ((1.0, 1.0, 0.5, 0.9, 95), "level must be a probability with 0 < level < 1, got 95"),

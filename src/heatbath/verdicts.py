@@ -139,7 +139,7 @@ class Claim:
         a, b = (_logarithms(x) if self._is_ratio else x for x in (as_sample(self.a), as_sample(self.b)))
         broken = int(np.count_nonzero(~np.isfinite(np.concatenate((a, b)))))
         if broken:
-            return f"no number in {broken} of {a.size + b.size} values: runs diverged or are missing"
+            return f"no number in {broken} of {a.size + b.size} values: runs diverged, are missing or too short"
         if not a.size or not b.size:
             return f"nothing to compare yet: n = {a.size} against n = {b.size}"
         test = paired(a, b) if self.paired else welch(a, b)
@@ -187,12 +187,10 @@ class Claim:
         sds = (spreads[0], spreads[-1]) if spreads else (0.0, 0.0)  # a single seed is lent the spread of the others
         if not any(sds) or abs(gap) < _NO_GAP * max(sds):
             return None
-        if self.kind != "equal":
-            needed = seeds_needed(*sds, gap, power, 1.0 - 2.0 * error)
-        elif gap < 0.0:
+        if self.kind == "equal":
             needed = seeds_needed(*sds, difference, power, 1.0 - error, self._margin)
         else:
-            needed = seeds_needed(*sds, gap, power, 1.0 - error)
+            needed = seeds_needed(*sds, gap, power, 1.0 - 2.0 * error)
         return max(needed, min(a.size, b.size) + 1)
 
 

@@ -72,8 +72,8 @@ def seeds_needed(
         difference: the true difference of the means.
         power: the chance to pass.
         level: of the test; a one-sided test at ``level`` needs as many as a two-sided one at ``2 level - 1``.
-        margin: None for the two-sided test of a difference, else for the two one-sided tests of
-            ``|difference| < margin``.
+        margin: None for the two-sided test of a difference, else for the tests of ``|difference| < margin``: the two
+            one-sided ones that confirm it where the difference is within, the one that rejects it where it is beyond.
 
     Raises:
         ValueError: no number of seeds will do, or an argument is out of range.
@@ -87,9 +87,10 @@ def seeds_needed(
             raise ValueError(f"difference must be finite and not 0 to be found, got {difference!r}")
         return _least_number(lambda n: _power_beyond(n, (sd_a, sd_b), abs(difference), 1.0 - level), power)
     check_margin(margin, positive=True)
-    if not abs(difference) < margin:
-        raise ValueError(f"difference must be within the margin {margin!r} to be found equal, got {difference!r}")
-    return _least_number(lambda n: _power_inside(n, (sd_a, sd_b), difference, margin, 1.0 - level), power)
+    if not math.isfinite(difference) or abs(difference) == margin:
+        raise ValueError(f"difference must be finite and not the margin {margin!r} itself, got {difference!r}")
+    chance = _power_inside if abs(difference) < margin else _power_outside
+    return _least_number(lambda n: chance(n, (sd_a, sd_b), difference, margin, 1.0 - level), power)
 
 
 def student_quantile(probability: float, df: float) -> float:
@@ -127,6 +128,20 @@ def _power_inside(n: int, sds: tuple[float, float], difference: float, margin: f
     critical = student_quantile(1.0 - error, df)
     fails = [_noncentral_cdf(df, (margin - side * difference) / scale, critical) for side in (1.0, -1.0)]
     return max(0.0, 1.0 - sum(fails))
+
+
+def _power_outside(n: int, sds: tuple[float, float], difference: float, margin: float, error: float) -> float:
+    """Return the chance that ``|difference| < margin`` is rejected, on the difference's own side.
+
+    With ``t = (|d| - margin)/s`` the p-value is ``S(t) + S(t + 2 margin/s)``. The second term, of the far side, is
+    taken at the two-sided quantile: that is exact for margins of no and of many standard errors.
+    """
+    from scipy.special import stdtr
+
+    scale, df = _predict_error(n, sds)
+    far = float(stdtr(df, -student_quantile(1.0 - error / 2.0, df) - 2.0 * margin / scale))
+    critical = student_quantile(1.0 - (error - far), df)
+    return 1.0 - _noncentral_cdf(df, (abs(difference) - margin) / scale, critical)
 
 
 def _least_number(power_at: Callable[[int], float], power: float) -> int:

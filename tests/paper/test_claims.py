@@ -1,11 +1,14 @@
+import math
 from dataclasses import replace
+from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import stats
 from synthetic_records import make_record, make_records
 
-from heatbath.paper.claims import LOSS_MARGIN, PAIRED_FROM, Above, Every, Near, Not, all_equal
+from heatbath.paper.claims import LOSS_MARGIN, PAIRED_FROM, Above, Every, Near, Not, all_equal, greater
 from heatbath.paper.groups import FINAL_TEST, TAIL_LOSS, Found, perceptron, protocol_groups
 from heatbath.verdicts import Claim, Factor, judge
 
@@ -120,6 +123,26 @@ def test_groups_of_many_seeds_are_compared_by_seed():
     assert f"no number in 1 of {2 * len(seeds)} values" in detail(groups)
 
 
+def test_of_few_seeds_the_number_needed_is_that_of_pairs_if_there_would_be_pairs():
+    """Runs that rise and fall with their seed: ten pairs tell what sixty runs of each would not."""
+    constant, random = protocol_groups(perceptron("smoke"), 5, protocols=("constant", "random"))
+    b = [0.735, 0.734, 0.743, 0.744, 0.739]
+    a = [0.7375, 0.738, 0.7458, 0.7475, 0.742]
+
+    def weigh(a, b, common=5):
+        values = {random: a, constant: b}
+        pairs = [values[random][:common], values[constant][:common]]
+        found = SimpleNamespace(values=lambda group, _: values[group], pairs=lambda *_: pairs)
+        return greater(found, "random is better", random, constant, FINAL_TEST).weigh(0.05 / 14, 0.9)
+
+    welch, pairs = (Claim("", "greater", a, b, paired=paired).weigh(0.05 / 14, 0.9) for paired in (False, True))
+    assert pairs.seeds_needed < PAIRED_FROM < welch.seeds_needed
+    assert weigh(a, b) == welch._replace(seeds_needed=PAIRED_FROM)
+    apart = [value + 0.05 for value in a]
+    assert weigh(apart, b) == Claim("", "greater", apart, b).weigh(0.05 / 14, 0.9)
+    assert weigh(a, b, common=0) == welch
+
+
 def test_diverged_runs_leave_a_claim_open():
     groups = protocol_groups(perceptron("smoke"), 6, protocols=("constant", "random"))
     records = {}
@@ -152,6 +175,20 @@ def test_one_failing_part_is_what_more_seeds_would_settle():
     assert Every("all", parts).weigh(0.01, 0.9).seeds_needed == parts["fails"].weigh(0.01 / 3, 0.9).seeds_needed
     del parts["fails"]
     assert Every("all", parts).weigh(0.01, 0.9).seeds_needed == single["open"]
+
+
+@pytest.mark.parametrize("means", [(0.0, 0.0, 0.0, 0.0), (0.0, 0.1, 0.2, 0.3)], ids=["all hard", "one harder"])
+def test_the_promised_seeds_settle_all_parts_at_once(means):
+    """90 % of the time, as for one part alone, and not much more often."""
+
+    def alike(groups):
+        return Every("all", {str(k): equal(*pair, 0.8) for k, pair in enumerate(combinations(groups, 2))})
+
+    pilot = np.array([-1.0, 1.0, -1.0, 1.0]) * math.sqrt(0.75)
+    n, trials = alike([pilot + mean for mean in means]).weigh(0.01, 0.9).seeds_needed, 400
+    data = np.random.default_rng(71).normal(size=(trials, len(means), n)) + np.array(means)[:, None]
+    settled = sum(alike(groups).weigh(0.01, 0.9).p_if_false <= 0.01 for groups in data)
+    assert -4.0 * math.sqrt(0.09 / trials) < settled / trials - 0.9 < 0.09
 
 
 @pytest.mark.parametrize(

@@ -219,3 +219,19 @@ def test_configs_are_complete():
     for experiment in EXPERIMENTS.values():
         for config in experiment.configs("paper", seeds=1):
             assert RunConfig.from_dict(config.to_dict()).run == config.run
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("figure1", "epochs"),
+        ("figure2", "epochs"),
+        ("figure3", "Nesterov"),
+        ("figure4", "Nesterov"),
+        ("figure5", "how many"),
+        ("figure6", "weight decay and epochs"),
+    ],
+)
+def test_what_the_paper_leaves_open_is_said_to_be_our_choice(name, words):
+    figure = EXPERIMENTS[name].figure({}, "paper")
+    assert words in figure.settings["not said in the paper"]

@@ -1,11 +1,12 @@
 """What the figures conclude from runs whose truth is known."""
 
 import math
+import re
 from itertools import accumulate
 from random import Random
 
 import pytest
-from synthetic_records import make_records
+from synthetic_records import make_record, make_records
 
 from heatbath.paper import EXPERIMENTS
 from heatbath.paper.groups import ROUGHNESS
@@ -133,6 +134,22 @@ def test_delta_sees_a_trend():
     accuracy = figure.panels[0].series[0]
     assert accuracy.x == (0.0, 0.25, 0.5, 0.75, 1.0)
     assert accuracy.y[2] - accuracy.y[0] == pytest.approx(0.0025, abs=5e-4)
+
+
+def test_delta_leaves_no_diverged_run_out_of_the_trend():
+    experiment = EXPERIMENTS["delta"]
+    configs = experiment.configs("paper")
+    records = make_records(configs, accuracy=lambda config: 0.97 + 0.01 * config.law.variance)
+    lost = next(config for config in configs if str(config.law) == "uniform:0.75")
+    records[lost.run] = make_record(lost, status="diverged")
+    wider = experiment.figure(records, "paper").verdicts[1]
+    assert wider.outcome == "undecided"
+    assert "diverged" in wider.detail
+
+
+def test_spreads_of_any_size_are_told():
+    _, figure = judge("laws", 0.97, noise=1e-6)
+    assert re.search(r"Standard deviations between runs: random \d\.\de-0\d, ", figure.panels[2].note)
 
 
 def test_the_period_that_beats_random_is_found():

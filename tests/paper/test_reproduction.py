@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -102,6 +103,20 @@ def test_an_interrupted_call_goes_on_where_it_was(counted, tmp_path):
     assert not (tmp_path / "out").exists()
     assert reproduce(["counted"], "smoke", **places).figures[0].missing == ()
     assert len(counted) == 2
+
+
+def test_a_change_of_the_working_folder_misleads_nobody(counted, tmp_path, monkeypatch):
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(here)
+    found = reproduce(
+        ["counted"], "smoke", store="store", out="out", device="cpu", progress=lambda *_: os.chdir(elsewhere)
+    )
+    assert found.report == here / "out" / "report.html"
+    assert found.report.is_file()
+    assert len(list((here / "store" / "calculations").iterdir())) == 2
+    assert not list(elsewhere.iterdir())
 
 
 def test_drawing_alone_computes_nothing(counted, tmp_path):

@@ -87,4 +87,4 @@ def reproduce_figures(
     missing = [figure.name for figure in found.figures if figure.missing]
     if missing:
         screen.print(f"\nNot complete: {', '.join(missing)}; the report says what is missing")
-    screen.print(f"\nThe report: {found.report}")
+    screen.print(f"\nThe report: {out / found.report.name}")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import NormalDist
 from typing import Literal
 
 from heatbath.paper.groups import Found, Group, Quantity
@@ -86,14 +87,14 @@ class Every:
         )
 
     def _seeds(self, found: Mapping[str, Evidence], error: float, power: float) -> int | None:
-        """How many seeds would settle it: against it, if the data speak against a part, else for the last of them."""
+        """How many seeds would settle it: against it, if the data speak against a part, else for all of them."""
         failing = [name for name, evidence in found.items() if evidence.p_if_true < evidence.p_if_false]
         if failing:
             stricter = [self.parts[name].weigh(error / len(found), power) for name in failing]
             known = [one.seeds_needed for one in stricter if not isinstance(one, str) and one.seeds_needed is not None]
             return min(known, default=None)
-        needed = [evidence.seeds_needed for evidence in found.values()]
-        return None if None in needed else max(seeds for seeds in needed if seeds is not None)
+        needed = [evidence.seeds_needed for evidence in found.values() if evidence.seeds_needed is not None]
+        return _jointly(needed, error, power) if len(needed) == len(found) else None
 
 
 @dataclass(frozen=True)
@@ -138,17 +139,17 @@ def equal(
     quantity: Quantity,
     margin: float,
     of_b: Quantity | None = None,
-) -> Claim:
+) -> Judgeable:
     """Return the claim that two groups agree in a quantity, or one in it and the other in ``of_b``, to a margin."""
     return _compare(found, "equal", statement, (a, quantity), (b, of_b or quantity), margin)
 
 
-def greater(found: Found, statement: str, a: Group, b: Group, quantity: Quantity, margin: float = 0.0) -> Claim:
+def greater(found: Found, statement: str, a: Group, b: Group, quantity: Quantity, margin: float = 0.0) -> Judgeable:
     """Return the claim that the first group exceeds the second in a quantity by more than the margin."""
     return _compare(found, "greater", statement, (a, quantity), (b, quantity), margin)
 
 
-def not_worse(found: Found, statement: str, a: Group, b: Group, quantity: Quantity, margin: float) -> Claim:
+def not_worse(found: Found, statement: str, a: Group, b: Group, quantity: Quantity, margin: float) -> Judgeable:
     """Return the claim that the first group does not fall short of the second by the margin."""
     return greater(found, statement, a, b, quantity, Factor(1.0 / margin) if isinstance(margin, Factor) else -margin)
 
@@ -191,11 +192,52 @@ def _compare(
     a: tuple[Group, Quantity],
     b: tuple[Group, Quantity],
     margin: float,
-) -> Claim:
+) -> Judgeable:
     """A claim on two groups, tested by seed where the groups have seeds enough for that."""
-    paired = min(a[0].seeds, b[0].seeds) >= PAIRED_FROM
-    values = found.pairs(a, b) if paired else (found.values(*a), found.values(*b))
-    return Claim(statement, kind, *values, margin, paired)
+    by_seed = Claim(statement, kind, *found.pairs(a, b), margin, paired=True)
+    if min(a[0].seeds, b[0].seeds) >= PAIRED_FROM:
+        return by_seed
+    return _FewSeeds(Claim(statement, kind, found.values(*a), found.values(*b), margin), by_seed)
+
+
+@dataclass(frozen=True)
+class _FewSeeds:
+    """A claim on groups of fewer than `PAIRED_FROM` seeds; if it needs as many, they will be compared by seed."""
+
+    claim: Claim
+    by_seed: Claim
+
+    @property
+    def statement(self) -> str:
+        return self.claim.statement
+
+    @property
+    def margin(self) -> float:
+        return self.claim.margin
+
+    def weigh(self, error: float, power: float) -> Evidence | str:
+        found = self.claim.weigh(error, power)
+        if isinstance(found, str) or found.seeds_needed is None or found.seeds_needed < PAIRED_FROM:
+            return found
+        later = self.by_seed.weigh(error, power)
+        if isinstance(later, str) or later.seeds_needed is None:
+            return found
+        return found._replace(seeds_needed=max(PAIRED_FROM, later.seeds_needed))
+
+
+def _jointly(needed: Sequence[int], error: float, power: float) -> int:
+    """Return how many seeds settle all parts at once, where each alone needs its own number, to one part in 100.
+
+    A part that needs ``m`` seeds is at ``n`` of them ``z = (z_error + z_power) sqrt(n / m)`` standard errors off its
+    margin, and fails with the chance ``Phi(z_error - z)``. These chances are to add up to ``1 - power`` at most.
+    """
+    normal = NormalDist()
+    bound, n = normal.inv_cdf(1.0 - error), max(needed)
+    reach = bound + normal.inv_cdf(power)
+    allowed = (1.0 - power) * (1.0 + 1e-6)  # so that rounding asks a single part for no more than it needs
+    while sum(normal.cdf(bound - reach * math.sqrt(n / own)) for own in needed) > allowed:
+        n += max(1, n // 100)
+    return n
 
 
 def _kind(group: Group) -> tuple[str, str]:

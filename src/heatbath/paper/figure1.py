@@ -26,6 +26,7 @@ SHORT_TRAINING = (
     "4,000 images make 16 steps to an epoch where MNIST makes 235; rate, batch and momentum are the paper's, so the "
     "network is far from trained out, and the cyclic protocols end at different points of their cycles"
 )
+EPOCHS_NOT_SAID = {"not said in the paper": "epochs of this figure; 180, as in figures 3 and 4"}
 
 
 def _groups(scale: Scale) -> Sequence[Group]:
@@ -77,5 +78,5 @@ EXPERIMENT = Experiment(
         "The paper compares epochs, at most of which the protocols have not gone equally far, by the sum of their "
         "rates. So the loss is shown over that sum as well, and the claim on parts of it is ours.",
     ),
-    remarks=remark_on_scale,
+    remarks=lambda scale: remark_on_scale(scale) or EPOCHS_NOT_SAID,
 )

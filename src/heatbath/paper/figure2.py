@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heatbath.paper.experiments import Experiment
-from heatbath.paper.figure1 import draw_protocols
+from heatbath.paper.figure1 import EPOCHS_NOT_SAID, draw_protocols
 from heatbath.paper.groups import CNN_SEEDS, Group, Scale, cnn, protocol_groups
 
 
@@ -23,4 +23,5 @@ EXPERIMENT = Experiment(
         "Figure 2 says l = 5e-5, figure 3 l = 0.005 for the same network: both are taken as printed.",
         "128 * 3 * 3 inputs of the last layer fix what is not said: 3x3 convolutions without padding, 2x2 max pooling.",
     ),
+    remarks=lambda _scale: EPOCHS_NOT_SAID,
 )

@@ -113,15 +113,16 @@ class Found:
 
     def values(self, group: Group, quantity: Quantity) -> list[float]:
         """Return the quantity of each run that has ended: no number for one that diverged, which leaves claims open."""
-        return list(self._by_seed(group, quantity).values())
+        return list(self.by_seed(group, quantity).values())
 
     def pairs(self, a: tuple[Group, Quantity], b: tuple[Group, Quantity]) -> tuple[list[float], list[float]]:
         """Return the values of two groups, of those seeds whose runs have ended in both."""
-        first, second = self._by_seed(*a), self._by_seed(*b)
+        first, second = self.by_seed(*a), self.by_seed(*b)
         common = [seed for seed in first if seed in second]
         return [first[seed] for seed in common], [second[seed] for seed in common]
 
-    def _by_seed(self, group: Group, quantity: Quantity) -> dict[int, float]:
+    def by_seed(self, group: Group, quantity: Quantity) -> dict[int, float]:
+        """Return the same by the seed of the run."""
         ended = (self.records.get(config.run) for config in group.configs)
         return {
             record.config.seed: quantity.of(record) if record.status == "finished" else math.nan

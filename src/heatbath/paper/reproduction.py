@@ -95,6 +95,9 @@ def reproduce(
 
     start = time.monotonic()
     check_data_dir(data_dir)
+    # What is called back may change the working folder.
+    folder, out = Path(store).absolute(), Path(out).absolute()
+    data_dir = None if data_dir is None else Path(data_dir).expanduser().absolute()
     tell = progress or (lambda _fraction, _message: None)
     if scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
@@ -104,7 +107,6 @@ def reproduce(
     configs = list({c.run: c for e in experiments for c in e.configs(scale, seeds)}.values())
     configs.sort(key=lambda config: config.seed)  # interrupted, all groups have a part of their seeds
     calculations = [calculation for experiment in experiments for calculation in experiment.calculations(scale)]
-    folder = Path(store)
     known = {record.run: record for record in runner.load(folder)} if (folder / Store.FILE).exists() else {}
     if train:
         open_ = [config for config in configs if config.run not in known or known[config.run].status not in ENDED]

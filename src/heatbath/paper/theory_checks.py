@@ -92,20 +92,18 @@ def _calculations(scale: Scale) -> Sequence[Calculation]:
 
 
 def _draw(found: Found) -> Drawing:
-    factors, wells = (found.results.get(c.name) for c in _calculations(found.scale))
-    panels, claims = list[Panel](), list[Judgeable]()
-    if factors is not None:
-        panels.append(_factor_panel(factors))
-        exact = "SGD on a quadratic has the exact temperature of the theory, in every coupling"
-        parts = {
-            label: Near(exact, form["measured"], 1.0, MARGIN, per_seed=False)
-            for label, form in factors["forms"].items()
-        }
-        claims.append(Every(exact, parts))
-    if wells is not None:
-        panels.append(_well_panel(wells))
-        spread = f"After {wells['steps']} steps SGD on a double well is spread as the Fokker-Planck equation says"
-        claims.append(Near(spread, wells["variance_ratio"], 1.0, MARGIN, per_seed=False))
+    of_factors, of_wells = _calculations(found.scale)
+    factors, wells = (found.results.get(calculation.name) for calculation in (of_factors, of_wells))
+    panels = [_factor_panel(factors)] if factors is not None else []
+    panels += [_well_panel(wells)] if wells is not None else []
+    exact = "SGD on a quadratic has the exact temperature of the theory, in every coupling"
+    measured = {label: factors["forms"][label]["measured"] if factors is not None else () for label in _FORMS}
+    steps = of_wells.settings["steps"]
+    spread = f"After {steps} steps SGD on a double well is spread as the Fokker-Planck equation says"
+    claims: list[Judgeable] = [
+        Every(exact, {label: Near(exact, values, 1.0, MARGIN, per_seed=False) for label, values in measured.items()}),
+        Near(spread, wells["variance_ratio"] if wells is not None else (), 1.0, MARGIN, per_seed=False),
+    ]
     return Drawing(panels, judge(claims))
 
 

@@ -113,8 +113,9 @@ def plot_panel(panel: Panel, ax: Axes | None = None) -> Axes:
         ax.set_ylim(bottom=max(floor, ax.get_ylim()[0]))
     ax.set_title(_plain(panel.title), fontsize=10)
     if categories:
-        turned = 30 if sum(map(len, categories)) > 40 else 0
-        ax.set_xticks(range(len(categories)), [_plain(name, 20) for name in categories], rotation=turned, fontsize=8)
+        crowded = sum(map(len, categories)) > 40
+        turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
+        ax.set_xticks(range(len(categories)), [_plain(name, 20) for name in categories], fontsize=8, **turned)
         ax.set_xlim(-0.5, len(categories) - 0.5)
     if cuts_bars(panel):
         values = _values(panel)

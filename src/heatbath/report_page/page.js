@@ -75,26 +75,28 @@ function toSvg(figure) {
   };
   const font = { "font-family": "system-ui, sans-serif", fill: "#1d2125" };
   const picture = draw("svg", { xmlns: "http://www.w3.org/2000/svg" });
-  let x = 0, height = 0;
-  for (const plot of figure.plots) {
-    const { width, height: tall } = plot.svg.viewBox.baseVal;
-    picture.append(draw("text", { x: x + 8, y: 58, "font-size": 14, "font-weight": 600, ...font }, plot.panel.title));
-    const part = inlined(plot.svg);
-    for (const [key, value] of Object.entries({ x, y: 66, width, height: tall })) part.setAttribute(key, value);
-    picture.append(part);
-    x += width + 16;
-    height = Math.max(height, tall + 74);
-  }
-  let right = 8;
+  const sizes = figure.plots.map((plot) => plot.svg.viewBox.baseVal);
+  const room = sizes.reduce((sum, { width }) => sum + width + 16, 0);
+  let right = 8, down = 18;
   const shown = figure.legend.filter(({ colour }) => !figure.hidden.has(colour));
   for (const { colour, name } of shown) {
     const button = figure.buttons.children[figure.legend.findIndex((one) => one.colour === colour)];
     const key = inlined(button.querySelector("svg"));
-    if (right > 8 && right + 52 + 7.5 * name.length > x) break;
-    for (const [attribute, value] of Object.entries({ x: right, y: 18 })) key.setAttribute(attribute, value);
-    picture.append(key, draw("text", { x: right + 42, y: 28, "font-size": 13, ...font }, name));
+    if (right > 8 && right + 52 + 7.5 * name.length > room) [right, down] = [8, down + 22];
+    for (const [attribute, value] of Object.entries({ x: right, y: down })) key.setAttribute(attribute, value);
+    picture.append(key, draw("text", { x: right + 42, y: down + 10, "font-size": 13, ...font }, name));
     right += 62 + 7.5 * name.length;
   }
+  let x = 0, height = 0;
+  figure.plots.forEach((plot, i) => {
+    const { width, height: tall } = sizes[i];
+    picture.append(draw("text", { x: x + 8, y: down + 40, "font-size": 14, "font-weight": 600, ...font }, plot.panel.title));
+    const part = inlined(plot.svg);
+    for (const [key, value] of Object.entries({ x, y: down + 48, width, height: tall })) part.setAttribute(key, value);
+    picture.append(part);
+    x += width + 16;
+    height = Math.max(height, tall + down + 56);
+  });
   page.dataset.theme = theme;
   for (const [key, value] of Object.entries({ width: x, height, viewBox: `0 0 ${x} ${height}` })) picture.setAttribute(key, value);
   picture.prepend(draw("rect", { width: x, height, fill: "#ffffff" }));
