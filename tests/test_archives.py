@@ -158,6 +158,20 @@ def test_a_file_that_could_not_be_written_leaves_nothing(tmp_path):
         archives.write_csv(RECORDS, tmp_path)
 
 
+@pytest.mark.parametrize("write", [archives.write_lines, archives.write_csv])
+def test_a_file_that_cannot_be_written_is_named(tmp_path, monkeypatch, write):
+    with pytest.raises(OSError, match=r"/nowhere/a\.csv cannot be written: No such file or directory$"):
+        write([], tmp_path / "nowhere" / "a.csv")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match=r"/a\.csv cannot be written: No space left on device$"):
+        write([], tmp_path / "a.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_parquet_without_pyarrow_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match="heatbath\\[parquet\\]"):

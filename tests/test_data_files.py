@@ -203,6 +203,16 @@ def test_broken_pickles_are_one_error(content):
         unpickle_arrays(content)
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_nested_lists_are_refused_before_they_grow(kind):
+    """Of twice the same list each: 30 levels, in some 200 bytes, would be a billion numbers."""
+    labels = kind([1, 2])
+    for _ in range(10):
+        labels = kind([labels, labels])
+    with pytest.raises(PickleError, match="not a pickled dictionary of arrays"):
+        unpickle_arrays(pickle.dumps({"labels": labels}))
+
+
 def test_pickles_are_bounded(monkeypatch):
     monkeypatch.setattr(data_files, "_LARGEST_PICKLE", 100)
     with pytest.raises(DataError, match="bytes or more"):

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -186,6 +187,22 @@ def test_a_full_disk_is_told_plainly_and_the_store_is_intact(ground, small_disk,
     assert ground(configs, store, log=log) == [0]
     assert ground(configs, tmp_path / "alone", stack=1) == [0]
     assert curves(store) == curves(tmp_path / "alone")
+
+
+def test_a_store_that_a_full_disk_lets_begin_is_whole(small_disk):
+    """With so little room the tables may fit into SQLite's log, and not into the file as well."""
+    configs = sweep(BASE, seed=range(3))
+    for kilobytes in range(40, 80, 4):
+        store = small_disk / str(kilobytes)
+        filler = small_disk / "filler"
+        free = os.statvfs(small_disk)
+        filler.write_bytes(b"x" * (free.f_bavail * free.f_frsize - 1024 * kilobytes))
+        with suppress(OSError), Store(store) as results:
+            results.add(configs)
+        filler.unlink()
+        with Store(store) as results:
+            results.add(configs)
+            assert len(results.records()) == 3
 
 
 LONG = """

@@ -109,6 +109,21 @@ def damage_bit(features, path):
     path.write_bytes(content)
 
 
+def damage_compressed(features, path):
+    np.savez_compressed(path, **{name: tensor.numpy() for name, tensor in features.items()})
+    content = bytearray(path.read_bytes())
+    start = 30 + int.from_bytes(content[26:28], "little") + int.from_bytes(content[28:30], "little")
+    content[start] = 0xFF  # no kind of block that there is
+    path.write_bytes(content)
+
+
+def damage_method(features, path):
+    write_npz(path, features)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 10] = 99
+    path.write_bytes(content)
+
+
 def damage_claim(features, path):
     write_npz(path, {**features, "features.0.bias": torch.zeros(2000)})
 
@@ -122,6 +137,8 @@ def damage_claim(features, path):
         (damage_finite, "features.0.bias is not finite"),
         (damage_end, "not an intact .npz file"),
         (damage_bit, "not an intact .npz file"),
+        (damage_compressed, "not an intact .npz file"),
+        (damage_method, "not an intact .npz file"),
         (damage_claim, "features.0.bias claims 8,"),
     ],
 )

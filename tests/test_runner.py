@@ -10,6 +10,7 @@ import torch
 
 from fake_engine import CONFIGS, alone, curves
 from heatbath import executors, runner
+from heatbath.store import Store
 
 
 def test_records_come_in_the_order_of_the_configs(engine, tmp_path):
@@ -32,6 +33,17 @@ def test_what_is_finished_is_not_repeated(engine, tmp_path):
     runner.run(CONFIGS, tmp_path, "cpu")
     assert {run for run, _ in engine.trained} == {config.run for config in CONFIGS[4:]}
     assert os.listdir(tmp_path / "checkpoints") == os.listdir(tmp_path / "owners") == []
+
+
+def test_a_damaged_run_is_trained_again(engine, tmp_path):
+    before = runner.run(CONFIGS, tmp_path / "store", "cpu")
+    with Store(tmp_path / "store") as store:
+        store._connection.execute("DELETE FROM epochs WHERE run = ? AND epoch = 1", (CONFIGS[1].run,))
+    trained, said = len(engine.trained), []
+    again = runner.run(CONFIGS, tmp_path / "store", "cpu", progress=lambda state: said.append(state.message))
+    assert curves(again) == curves(before)
+    assert {run for run, _ in engine.trained[trained:]} == {CONFIGS[1].run}
+    assert f"run {CONFIGS[1].run} was damaged in the store (its epoch 1 is missing) and is trained again" in said
 
 
 def test_without_a_store_nothing_is_left(engine, tmp_path, monkeypatch):
@@ -76,7 +88,8 @@ def test_a_stopped_run_goes_on_bit_for_bit_in_another_stack(gpu, tmp_path, stop,
     assert os.listdir(tmp_path / "checkpoints") == []
 
 
-def test_a_change_of_the_working_folder_meanwhile_is_no_matter(gpu, tmp_path, monkeypatch):
+@pytest.mark.parametrize("variable", [False, True])
+def test_a_change_of_the_working_folder_meanwhile_is_no_matter(gpu, tmp_path, monkeypatch, variable):
     for name in ("here", "here/data", "elsewhere"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -87,7 +100,9 @@ def test_a_change_of_the_working_folder_meanwhile_is_no_matter(gpu, tmp_path, mo
         checkpoints.update(file.parent for file in tmp_path.rglob("*.checkpoint"))
         os.chdir(tmp_path / "elsewhere")
 
-    records = runner.run(CONFIGS, "store", "cuda", data_dir="data", progress=leave)
+    if variable:
+        monkeypatch.setenv("HEATBATH_DATA", "data")
+    records = runner.run(CONFIGS, "store", "cuda", data_dir=None if variable else "data", progress=leave)
     assert curves(records) == alone(CONFIGS)
     assert checkpoints == {tmp_path / "here" / "store" / "checkpoints"}
     assert sources == {str(tmp_path / "here" / "data")}

@@ -234,10 +234,19 @@ def test_a_broken_database_gives_one_line(store):
     store.close()
     database = store.path / "heatbath.sqlite"
     database.write_bytes(database.read_bytes()[:100] + b"\xff" * 8000)
-    with pytest.raises(OSError, match=r"the store in .* cannot be used: "):
+    words = r"the store in .* cannot be used: .*; it is damaged: put back a copy of it, or choose another folder"
+    with pytest.raises(OSError, match=words):
         Store(store.path).add(CONFIGS)
-    with pytest.raises(OSError, match=r"the store in .* cannot be used: "):
+    with pytest.raises(OSError, match=words):
         Store(store.path, read_only=True).records()
+
+
+def test_a_damaged_schema_gives_one_line(store):
+    store.close()
+    database = store.path / "heatbath.sqlite"
+    database.write_bytes(database.read_bytes().replace(b"precision TEXT", b"preci\xff(on TEXT"))
+    with pytest.raises(OSError, match=r"the store in .* cannot be used: .*put back a copy of it"):
+        Store(store.path).add(CONFIGS)
 
 
 def test_a_store_stays_where_it_was_opened(store, owner, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """What is refused when rows are read back; that they come back as they were is in test_store."""
 
 import math
+import re
 
 import pytest
 
@@ -43,7 +44,9 @@ DAMAGES = {
     "middle": ("DELETE FROM epochs WHERE epoch = 2", "its epoch 2 is missing"),
     "last": ("DELETE FROM epochs WHERE epoch = 3", "it has 2 epochs, its config 3"),
     "number": ("UPDATE epochs SET test_loss = 'low'", "its test_loss is not all numbers"),
+    "text": ("UPDATE runs SET device = CAST(x'43d0' AS TEXT)", "'utf-8' codec can't encode"),
 }
+UNREADABLE = ("field", "json", "depth", "seed")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -52,13 +55,53 @@ def test_a_damaged_row_is_named_and_harms_no_other(store, owner, damage):
     store.claim(RUNS, owner)
     store.save(owner, [Update(run, 0, EPOCHS, "finished") for run in RUNS])
     store._connection.execute(f"{change} {'AND' if 'WHERE' in change else 'WHERE'} run = ?", RUNS[:1])
-    words = rf"^run {RUNS[0]} in .*store/heatbath.sqlite is damaged \({reason}.*\): delete its rows .* train it again"
+    way_out = "delete its rows" if damage in UNREADABLE else "'heatbath runs resume' trains it again"
+    words = (
+        rf"^run {RUNS[0]} in .*store/heatbath.sqlite is damaged \({reason}.*\): {way_out}.*, or 'heatbath runs merge'"
+    )
     for read in (store.records, lambda: store.find(RUNS[0]), lambda: store.export_csv(store.path / "a.csv")):
         with pytest.raises(OSError, match=words):
             read()
     with Store(store.path, read_only=True) as reader, pytest.raises(OSError, match=words):
         reader.records()
     assert len(store.find(RUNS[1]).epochs) == 3
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_run_is_replaced_by_asking_for_it_again_or_by_a_merge(store, owner, tmp_path, damage):
+    change, reason = DAMAGES[damage]
+    store.claim(RUNS, owner)
+    store.save(owner, [Update(run, 0, EPOCHS, "finished") for run in RUNS])
+    store.export(tmp_path / "lines.jsonl")
+    before = store.records()
+    spoil = f"{change} {'AND' if 'WHERE' in change else 'WHERE'} run = ?"
+
+    store._connection.execute(spoil, RUNS[:1])
+    assert [record.run for record in store.survey()[0]] == RUNS[1:]
+    ((run, told),) = store.add(CONFIGS).items()
+    assert run == RUNS[0]
+    assert re.match(reason, told)
+    assert {record.run: (record.status, len(record.epochs)) for record in store.records()} == {
+        RUNS[0]: ("pending", 0),
+        RUNS[1]: ("finished", 3),
+    }
+    assert store.add(CONFIGS) == {}
+    assert store.merge(tmp_path / "lines.jsonl").improved == 1
+
+    store._connection.execute(spoil, RUNS[:1])
+    merged = store.merge(tmp_path / "lines.jsonl")
+    assert (merged.added, merged.improved, merged.known) == (0, 1, 1)
+    assert {record.run: record.status for record in store.records()} == {record.run: "finished" for record in before}
+
+
+def test_a_damaged_run_that_is_being_trained_is_left_to_its_owner(store, owner):
+    store.claim(RUNS[:1], owner)
+    store._connection.execute("UPDATE runs SET seconds = 'long' WHERE run = ?", RUNS[:1])
+    with pytest.raises(OSError, match=f"run {RUNS[0]} in .* is damaged"):
+        store.add(CONFIGS)
+    assert len(store.statuses()) == 2
+    owner.close()
+    assert list(store.add(CONFIGS)) == RUNS[:1]
 
 
 @pytest.mark.parametrize(("status", "read"), [("finished", "diverged"), ("running", "pending")])

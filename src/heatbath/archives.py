@@ -165,12 +165,15 @@ def _whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that appears under its name when it is whole."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file")
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        try:
-            yield file
-            file.flush()
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+            try:
+                yield file
+                file.flush()
+                os.chmod(file.name, 0o644)
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror or error}") from None

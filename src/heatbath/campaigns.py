@@ -116,7 +116,7 @@ class Campaign:
             else:
                 self._train_on_gpu(left)
             if self._tasks == before:
-                self._say(f"another process is training {_runs(len(left))}; waiting", once=True)
+                self.say(f"another process is training {_runs(len(left))}; waiting", once=True)
                 time.sleep(idle)
                 idle = min(2.0 * idle, _LONGEST_POLL)
             else:
@@ -129,6 +129,12 @@ class Campaign:
         self._workers.close()
         self._store.release(self._owner)
         self._owner.close()
+
+    def say(self, message: str, *, once: bool = False, routine: bool = False) -> None:
+        """Tell whoever follows the progress something."""
+        if self._tell is not None and not (once and message in self._told):
+            self._told.add(message)
+            self._tell(replace(self.progress, message=message, routine=routine))
 
     def _left(self) -> list[RunConfig]:
         for run, status in self._store.statuses().items():
@@ -145,7 +151,7 @@ class Campaign:
         enough = self._processes is not None or images * _SECONDS_PER_IMAGE[model] > _WORTH_WORKERS
         side_by_side = processes > 1 and enough
         places = f"{processes if side_by_side else 1} x {threads} threads".replace(" 1 threads", " 1 thread")
-        self._say(f"trains {_runs(len(configs))} of {model} on {places}", once=True, routine=True)
+        self.say(f"trains {_runs(len(configs))} of {model} on {places}", once=True, routine=True)
         next_task = partial(self._next_task, queue, threads)
         if not side_by_side:
             self._follow(train_here(self._trainer, next_task), queue)
@@ -159,7 +165,7 @@ class Campaign:
         queue = self._plan(configs)
         for models, stacks, size in _outline(queue):
             many = "one stack" if stacks == 1 else f"{stacks} stacks of up to {size}"
-            self._say(f"trains {_runs(models[1])} of {models[0]} in {many}", once=True, routine=True)
+            self.say(f"trains {_runs(models[1])} of {models[0]} in {many}", once=True, routine=True)
         try:
             self._follow(train_here(self._trainer, partial(self._next_task, queue, None)), queue)
             return
@@ -172,7 +178,7 @@ class Campaign:
         self._unsaved.clear()
         gc.collect()
         torch.cuda.empty_cache()
-        self._say(f"out of memory: stacks of {half} from here")
+        self.say(f"out of memory: stacks of {half} from here")
 
     def _plan(self, configs: Sequence[RunConfig]) -> deque[list[RunConfig]]:
         """Runs that may share a stack and stand after the same epoch, in stacks of equal size."""
@@ -213,13 +219,11 @@ class Campaign:
     def _explain_losses(self, configs: Sequence[RunConfig], epoch: int, recorded: dict[str, int]) -> None:
         new, self._reported_damage = self._shelf.damaged[self._reported_damage :], len(self._shelf.damaged)
         for file in new:
-            self._say(f"the checkpoint {file.name} is damaged and not used")
+            self.say(f"the checkpoint {file.name} is damaged and not used")
         back = [config.run for config in configs if recorded[config.run] > epoch]
         if back:
             where = f"go on after epoch {epoch}" if epoch else "start over"
-            self._say(
-                f"{_runs(len(back))} without a checkpoint of the last epoch {where}; the numbers will be the same"
-            )
+            self.say(f"{_runs(len(back))} without a checkpoint of the last epoch {where}; the numbers will be the same")
 
     def _follow(self, outcomes: Iterator[tuple[Task, Outcome]], queue: deque[list[RunConfig]]) -> None:
         with closing(outcomes):  # type: ignore[type-var]
@@ -232,7 +236,7 @@ class Campaign:
                     self._unsaved.pop(task.name, None)
                     queue.append(list(task.configs))
                     lost = "a worker process has died, often of a lack of memory; going on with fewer"
-                    self._say(lost if outcome == "lost" else "a checkpoint cannot be read and is not used")
+                    self.say(lost if outcome == "lost" else "a checkpoint cannot be read and is not used")
 
     def _record(self, task: Task, report: Report) -> None:
         """Put what was measured into the store, in one transaction, as soon as a checkpoint has it."""
@@ -253,7 +257,7 @@ class Campaign:
         if report.memory is not None:
             used, total = (size / 1e9 for size in report.memory)
             stack = f"{_runs(len(task.configs))} in a stack"
-            self._say(f"{stack}: {used:.1f} GB of {total:.0f} GB", once=True, routine=True)
+            self.say(f"{stack}: {used:.1f} GB of {total:.0f} GB", once=True, routine=True)
         if self._tell is not None:
             self._tell(self.progress)
 
@@ -276,11 +280,6 @@ class Campaign:
         for file in self._store.checkpoints.glob("*.partial"):
             if is_theirs(file.name.partition(".")[0]):
                 file.unlink(missing_ok=True)
-
-    def _say(self, message: str, *, once: bool = False, routine: bool = False) -> None:
-        if self._tell is not None and not (once and message in self._told):
-            self._told.add(message)
-            self._tell(replace(self.progress, message=message, routine=routine))
 
 
 def _epoch(config: RunConfig, found: dict[str, Found]) -> int:

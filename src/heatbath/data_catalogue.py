@@ -194,9 +194,10 @@ def missing(name: str, data_dir: Folder = None) -> str:
         if 0 < len(lacking) < len(where.files):
             found = f"{where.path} lacks {lacking[0]}, and no other copy of {name} is"
             break
-    what, source = ("its four files", _MNIST_MIRRORS[0]) if name == "mnist" else ("it", CIFAR10_REMOTE.urls[0])
+    mnist = ("its four files", "them", _MNIST_MIRRORS[0])
+    what, which, source = mnist if name == "mnist" else ("it", "it", CIFAR10_REMOTE.urls[0])
     places = ", ".join(f"{root}{'' if root.is_dir() else ' (no such folder)'}" for root in roots)
-    return f"{found} found in {places}; get {what} from {source} and put {what.removeprefix('its four ')} in {roots[0]}"
+    return f"{found} found in {places}; get {what} from {source} and put {which} in {roots[0]}"
 
 
 def mnist5k_path() -> Path:

@@ -33,6 +33,8 @@ def create(database: Path, schema: str) -> None:
             new = Path(place) / "new.sqlite"
             with closing(sqlite3.connect(new)) as connection:
                 connection.executescript(schema)
+                # Closing does this too, but says nothing where the disk is full, and the log would be left behind.
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             os.replace(new, database)
 
 
@@ -52,6 +54,16 @@ def check_header(database: Path, application: int, version: int) -> None:
         raise OSError(f"{database} is not a store of heatbath; choose another folder")
     if its_version > version:
         raise OSError(f"{database} was made by a later heatbath (schema {its_version}, not {version}): update heatbath")
+
+
+def connect(database: Path | str) -> sqlite3.Connection:
+    """Open a database by its path, or by an URI; transactions are the caller's.
+
+    Text that is not UTF-8, as a damaged row may hold, is read all the same: it then fails where its run can be named.
+    """
+    connection = sqlite3.connect(database, uri=isinstance(database, str), timeout=60.0, isolation_level=None)
+    connection.text_factory = lambda content: content.decode(errors="surrogateescape")
+    return connection
 
 
 def snapshot(connection: sqlite3.Connection, select: Callable[[sqlite3.Connection], _T]) -> _T:
@@ -76,19 +88,19 @@ def read_only(database: Path, select: Callable[[sqlite3.Connection], _T]) -> _T:
         before = _look(database), wal.exists()
         try:
             if not wal.exists():
-                with closing(_connect(f"file:{name}?immutable=1")) as connection:
+                with closing(connect(f"file:{name}?immutable=1")) as connection:
                     result = snapshot(connection, select)
                 if (_look(database), wal.exists()) == before:
                     return result
                 continue
             if index.exists():
-                with suppress(sqlite3.OperationalError), closing(_connect(f"file:{name}?mode=ro")) as connection:
+                with suppress(sqlite3.OperationalError), closing(connect(f"file:{name}?mode=ro")) as connection:
                     return snapshot(connection, select)
             with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
                 copy = Path(folder) / database.name
                 shutil.copyfile(wal, copy.with_name(wal.name))
                 shutil.copyfile(database, copy)
-                with closing(_connect(f"file:{_quoted(copy)}?mode=rw")) as connection:
+                with closing(connect(f"file:{_quoted(copy)}?mode=rw")) as connection:
                     return snapshot(connection, select)
         except FileNotFoundError:  # the WAL went away between two lines: a process has just closed the database
             continue
@@ -115,7 +127,3 @@ def _look(file: Path) -> tuple[int, int, int]:
 def _quoted(path: Path) -> str:
     """For an URI; by its bytes, as a name need not be UTF-8."""
     return quote(os.fsencode(path))
-
-
-def _connect(uri: str) -> sqlite3.Connection:
-    return sqlite3.connect(uri, uri=True, timeout=60.0, isolation_level=None)

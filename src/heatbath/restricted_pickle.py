@@ -89,9 +89,14 @@ class _RestrictedUnpickler(pickle._Unpickler):
 
 
 def _plain(value: Any) -> Any:
-    """What a record stands for; lists are looked into, other values are as they are."""
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
+    """What a record stands for, and what those in a list do; plain values are as they are."""
+    return [_single(item) for item in value] if isinstance(value, list) else _single(value)
+
+
+def _single(value: Any) -> Any:
+    # Nothing nested: a list of twice the same list, a few dozen times over, would outgrow any memory.
+    if isinstance(value, list | tuple | dict | set):
+        raise TypeError("not arrays and plain values")
     if isinstance(value, _Text):
         text, encoding = value.arguments
         if encoding != "latin1":

@@ -36,10 +36,10 @@ def run(
 ) -> list[Record]:
     """Train what is not finished yet and return the records, in the order of the configs.
 
-    A run that is finished in the store is not trained again; one that was stopped goes on after its last epoch, with
-    the numbers it would have had. Several processes may work in one store: each takes what is free and waits for the
-    rest. On a CPU the numbers do not depend on stacks, order or workers, bit for bit; on a GPU they agree to rounding,
-    which training amplifies.
+    A run that is finished in the store is not trained again, unless its rows there are damaged; one that was stopped
+    goes on after its last epoch, with the numbers it would have had. Several processes may work in one store: each
+    takes what is free and waits for the rest. On a CPU the numbers do not depend on stacks, order or workers, bit for
+    bit; on a GPU they agree to rounding, which training amplifies.
 
     Args:
         configs: the runs; a repeated one is trained once.
@@ -64,8 +64,7 @@ def run(
     asked = list(configs)
     _check_arguments(asked, device, workers, stack, checkpoint_seconds)
     check_data_dir(data_dir)
-    # Absolute from here on: the working folder may change before the last run has ended.
-    data = None if data_dir is None else Path(data_dir).expanduser().absolute()
+    data = _absolute_data_dir(data_dir)
     options: dict[str, Any] = {"workers": workers, "stack": stack, "progress": progress}
     if store is None:
         with tempfile.TemporaryDirectory(prefix="heatbath-") as place:
@@ -80,12 +79,21 @@ def load(store: str | os.PathLike[str]) -> list[Record]:
         return results.records()
 
 
+def _absolute_data_dir(data_dir: str | os.PathLike[str] | None) -> Path | None:
+    """The folder to look in first, from here on: the working folder may change before the last run has ended."""
+    if data_dir is not None:
+        return Path(data_dir).expanduser().absolute()
+    named = Path(os.environ.get("HEATBATH_DATA") or "/").expanduser()
+    return None if named.is_absolute() or not named.is_dir() else named.absolute()
+
+
 def _ended(configs: Sequence[RunConfig], folder: Path) -> list[Record] | None:
     """The records, if all runs have ended: then there is nothing to write, nor anything to import."""
     if not (folder / Store.FILE).exists():
         return None
     with Store(folder, read_only=True) as results:
-        records = {record.run: record for record in results.records(config.run for config in configs)}
+        readable, _ = results.survey(config.run for config in configs)
+    records = {record.run: record for record in readable}
     if all(config.run in records and records[config.run].status in ENDED for config in configs):
         return [records[config.run] for config in configs]
     return None
@@ -107,10 +115,12 @@ def _complete(
     data = None if data_dir is None else str(data_dir)
     chosen = choose_device(device)
     with _plain_full_disk(folder), Store(folder) as results:
-        results.add(configs)
+        damaged = results.add(configs)
         settings = Settings(chosen, data, results.checkpoints, checkpoint_seconds)
         campaign = Campaign(results, configs, settings, **options)
         try:
+            for run, reason in damaged.items():
+                campaign.say(f"run {run} was damaged in the store ({reason}) and is trained again")
             campaign.finish()
         except KeyboardInterrupt:
             at = campaign.progress

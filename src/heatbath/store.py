@@ -114,7 +114,7 @@ class Store:
         with self._plain_errors():
             if not there:
                 databases.create(self._database, tables.SCHEMA)
-            self._connection = sqlite3.connect(self._database, timeout=60.0, isolation_level=None)
+            self._connection = databases.connect(self._database)
             self._connection.execute("PRAGMA synchronous = FULL")
 
     def __enter__(self) -> Store:
@@ -143,14 +143,22 @@ class Store:
             runs: their names; all by default. A name that is not here is left out.
             status: only those that are so. A run whose process is gone counts as ``"pending"``.
             where: only those whose config it likes.
+
+        Raises:
+            OSError: the rows of a run are damaged; the message says what to do.
         """
-        names = None if runs is None else list(runs)
-        records = self._to_records(self._read(lambda connection: tables.select(connection, names)))
+        records, damaged = self.survey(runs)
+        tables.refuse(damaged, self._named / self.FILE)
         return [
             record
             for record in records
             if (status is None or record.status == status) and (where is None or where(record.config))
         ]
+
+    def survey(self, runs: Iterable[str] | None = None) -> tuple[list[Record], dict[str, tables.Damage]]:
+        """Return the records, as `records` does, and what is known of those runs whose rows are damaged."""
+        names = None if runs is None else list(runs)
+        return self._sort_out(self._read(lambda connection: tables.select(connection, names)))
 
     def find(self, start: str) -> Record:
         """Return the one run whose name begins so.
@@ -160,8 +168,8 @@ class Store:
         """
         names = [run for run in self.statuses() if run.startswith(start)]
         if len(names) != 1:
-            some = f"{len(names)} runs begin with {start}: give more of the name" if names else f"no run {start}"
-            raise ValueError(f"{some} in {self._named}")
+            many = f"{len(names)} runs begin with '{start}' in {self._named}: give more of the name"
+            raise ValueError(many if names else f"no run {start} in {self._named}")
         return self.records(names)[0]
 
     def traces(self, run: str) -> Traces:
@@ -182,10 +190,16 @@ class Store:
         """Return what each run's row says: ``"running"`` also where the process is gone."""
         return dict(self._read(lambda connection: connection.execute("SELECT run, status FROM runs").fetchall()))
 
-    def add(self, configs: Iterable[RunConfig]) -> None:
-        """Ask for runs; those that are here stay as they are."""
+    def add(self, configs: Iterable[RunConfig]) -> dict[str, str]:
+        """Ask for runs; those that are here stay as they are.
+
+        Only those whose rows are damaged lose them, to be trained again; what was wrong with them is returned.
+        """
+        asked = list(configs)
         with self._transaction() as connection:
-            tables.insert_runs(connection, configs)
+            damaged = self._remove_damaged(connection, [config.run for config in asked])[1]
+            tables.insert_runs(connection, asked)
+        return damaged
 
     def claim(self, runs: Iterable[str], owner: Owner) -> dict[str, int]:
         """Take those of the runs that have not ended and that nobody alive is at; return how many epochs each has."""
@@ -235,7 +249,7 @@ class Store:
         """Take over the runs of another store, or of a file of `export`; neither is changed. Twice is as good as once.
 
         A finished run beats a diverged or partial one, and a longer one a shorter one; also in a file that has a run
-        twice.
+        twice. All beat a run whose rows are damaged.
         """
         source = Path(other)
         if source.exists() and not source.is_dir():
@@ -245,8 +259,9 @@ class Store:
                 theirs = opened.records()
         verdicts: dict[str, list[str]] = {}  # more than one, where a file has a run twice
         with self._transaction() as connection:
-            before = tables.select(connection, [record.run for record in theirs])
-            ours = {record.run: record for record in self._to_records(before)}
+            records, damaged = self._remove_damaged(connection, [record.run for record in theirs])
+            ours = {record.run: record for record in records}
+            ours |= {their.run: Record(their.config, "pending") for their in theirs if their.run in damaged}
             tables.insert_runs(connection, [record.config for record in theirs])
             for their in theirs:
                 verdict = _compare(ours.get(their.run), their)
@@ -279,8 +294,20 @@ class Store:
         write(records, path)
         return sum(bool(record.epochs) for record in records)
 
-    def _to_records(self, rows: tables.Rows) -> list[Record]:
-        return tables.to_records(rows, lambda owner: is_alive(self.owners, owner), self._named / self.FILE)
+    def _sort_out(self, rows: tables.Rows) -> tuple[list[Record], dict[str, tables.Damage]]:
+        return tables.sort_out(rows, lambda owner: is_alive(self.owners, owner))
+
+    def _remove_damaged(
+        self, connection: sqlite3.Connection, runs: Sequence[str]
+    ) -> tuple[list[Record], dict[str, str]]:
+        """Remove what cannot be read of some runs; return the records of the others, and what was wrong with these."""
+        rows = tables.select(connection, runs)
+        records, damaged = self._sort_out(rows)
+        owners = {row[0]: row[3] for row in rows.runs if row[0] in damaged and row[3]}
+        busy = {run: damaged[run] for run, owner in owners.items() if is_alive(self.owners, owner)}
+        tables.refuse(busy, self._named / self.FILE)
+        tables.remove(connection, damaged)
+        return records, {run: damage.reason for run, damage in damaged.items()}
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -307,12 +334,14 @@ class Store:
         """Turn what SQLite says into one line."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the second from what a damaged file calls its columns
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             full = code == sqlite3.SQLITE_IOERR and shutil.disk_usage(self.path).free < 1 << 20
             if code == sqlite3.SQLITE_FULL or full:
                 raise OSError(no_space(self._named)) from None
-            raise OSError(f"the store in {self._named} cannot be used: {error}") from None
+            broken = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or not isinstance(error, sqlite3.Error)
+            advice = "; it is damaged: put back a copy of it, or choose another folder" if broken else ""
+            raise OSError(f"the store in {self._named} cannot be used: {error}{advice}") from None
 
 
 def no_space(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -83,28 +83,60 @@ def select(connection: sqlite3.Connection, runs: Sequence[str] | None) -> Rows:
     return Rows(connection.execute(f"SELECT {columns} FROM runs {clause} ORDER BY rowid", values).fetchall(), epochs)
 
 
-def to_records(rows: Rows, is_alive: Callable[[str], bool], database: Path) -> list[Record]:
-    """Return the records.
+@dataclass(frozen=True)
+class Damage:
+    """What is wrong with the rows of a run, and its config where that can still be read."""
+
+    reason: str
+    config: RunConfig | None
+
+
+def sort_out(rows: Rows, is_alive: Callable[[str], bool]) -> tuple[list[Record], dict[str, Damage]]:
+    """Return the records, and the runs whose rows are damaged.
 
     Args:
         rows: of `select`.
         is_alive: whether an owner is; a run whose owner is not counts as pending.
-        database: where the rows are from.
-
-    Raises:
-        OSError: a row is damaged; the message names the run, and what to do.
     """
     owners = {row[3] for row in rows.runs if row[2] == "running" and row[3]}
     alive = {owner for owner in owners if is_alive(owner)}
-    records = []
+    records, damaged = [], {}
     for run, config, status, owner, *words in rows.runs:
         now = "pending" if status == "running" and owner not in alive else status
         try:
             records.append(_to_record(run, config, now, words, rows.epochs.get(run, [])))
         except NOT_A_RECORD as error:
-            advice = "delete its rows (tables runs and epochs) and train it again, or put back a copy of the store"
-            raise OSError(f"run {run} in {database} is damaged ({error}): {advice}") from None
-    return records
+            damaged[run] = Damage(str(error), _readable_config(run, config))
+    return records, damaged
+
+
+def refuse(damaged: Mapping[str, Damage], database: Path) -> None:
+    """Raise for the first damaged run, if there is one.
+
+    Raises:
+        OSError: the message names the run, and what to do.
+    """
+    for run, damage in damaged.items():
+        again = (
+            "'heatbath runs resume' trains it again" if damage.config else "delete its rows (tables runs and epochs)"
+        )
+        advice = f"{again}, or 'heatbath runs merge' takes it from a copy of the store"
+        raise OSError(f"run {run} in {database} is damaged ({damage.reason}): {advice}")
+
+
+def remove(connection: sqlite3.Connection, runs: Iterable[str]) -> None:
+    """Remove all rows of some runs."""
+    names = [(run,) for run in runs]
+    for table in ("epochs", "runs"):
+        connection.executemany(f"DELETE FROM {table} WHERE run = ?", names)
+
+
+def _readable_config(run: str, text: str) -> RunConfig | None:
+    try:
+        config = RunConfig.from_dict(json.loads(text))
+    except NOT_A_RECORD:
+        return None
+    return config if config.run == run else None
 
 
 def _to_record(run: str, text: str, status: str, words: Sequence[Any], rows: Sequence[tuple[Any, ...]]) -> Record:

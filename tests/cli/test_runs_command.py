@@ -218,12 +218,35 @@ def test_a_store_that_is_a_link_to_nowhere(heatbath, tmp_path):
     assert "link is a link to a folder that is not there: make that folder, or remove the link" in err
 
 
-@pytest.mark.parametrize("arguments", [("list",), ("show", CONFIGS[0].run), ("export", "a.jsonl"), ("resume",)])
+@pytest.mark.parametrize("arguments", [("list",), ("show", CONFIGS[0].run), ("export", "a.jsonl")])
 def test_a_damaged_run_is_named(refused, filled, tmp_path, arguments):
     with Store(tmp_path / "runs") as store:
         store._connection.execute("UPDATE runs SET versions = 'null' WHERE run = ?", (CONFIGS[0].run,))
     words = refused("runs", *arguments)
-    assert f"run {CONFIGS[0].run} in runs/heatbath.sqlite is damaged (its versions are None): delete its rows" in words
+    reason = "is damaged (its versions are None): 'heatbath runs resume' trains it again"
+    assert f"run {CONFIGS[0].run} in runs/heatbath.sqlite {reason}" in words
+
+
+def test_a_store_that_cannot_be_written_to_is_not_merged_into(refused, filled, tmp_path, monkeypatch):
+    fill(tmp_path / "other", CONFIGS[:1])
+    monkeypatch.setattr(os, "access", lambda _, mode, **__: not mode & os.W_OK)
+    assert "--store runs: runs cannot be written to" in refused("runs", "merge", "other")
+
+
+def test_resume_trains_a_damaged_run_again(filled, tmp_path):
+    with Store(tmp_path / "runs") as store:
+        store._connection.execute("DELETE FROM epochs WHERE run = ? AND epoch = 2", (CONFIGS[0].run,))
+        store._connection.execute("UPDATE runs SET config = '{}' WHERE run = ?", (CONFIGS[1].run,))
+    status, out, err = filled("runs", "resume", "--device", "cpu")
+    assert (status, out.splitlines()[-1]) == (2, "2 runs completed in runs")
+    assert f"run {CONFIGS[0].run} was damaged in the store (its epoch 2 is missing) and is trained again\n" in err
+    unreadable = err.splitlines()[-1]
+    assert unreadable.startswith(f"heatbath: run {CONFIGS[1].run} in runs/heatbath.sqlite is damaged (not the fields")
+    assert "): delete its rows (tables runs and epochs), or 'heatbath runs merge' takes it" in unreadable
+    with Store(tmp_path / "runs") as store:
+        assert store.find(CONFIGS[0].run).status == "finished"
+        store._connection.execute("DELETE FROM runs WHERE run = ?", (CONFIGS[1].run,))
+    assert filled("runs", "resume") == (0, "nothing to go on with in runs: 5 finished, 1 diverged\n", "")
 
 
 def test_a_damaged_store_is_not_merged_after_another(refused, filled, tmp_path):

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heatbath import archives
+from heatbath import archives, tables
 from heatbath.cli.report import exported_files
 from heatbath.cli.screens import check_folder, console, print_table, write
 from heatbath.cli.summaries import print_groups
@@ -151,17 +151,19 @@ def resume_runs(
     checkpoint_seconds: CheckpointOption = 0.0,
     quiet: QuietOption = False,
 ) -> None:
-    """Go on with everything that is not finished and that no other process is training."""
+    """Go on with everything that is not finished and that no other process is training; what is damaged starts over."""
     with _open(store) as results:
-        records = results.records()
+        records, damaged = results.survey()
     pending = [record.config for record in records if record.status == "pending"]
-    if not pending:
+    pending += [damage.config for damage in damaged.values() if damage.config is not None]
+    if pending:
+        print_groups(complete(pending, store, Means(device, data_dir, workers, stack, checkpoint_seconds, quiet)))
+        console().print(f"\n{_runs_in_words(len(pending))} completed in {store}")
+    elif not damaged:
         counts = Counter(record.status for record in records)
         told = ", ".join(f"{counts[name]} {name}" for name in STATUSES if counts[name]) or "no runs"
         console().print(f"nothing to go on with in {store}: {told}")
-        return
-    print_groups(complete(pending, store, Means(device, data_dir, workers, stack, checkpoint_seconds, quiet)))
-    console().print(f"\n{_runs_in_words(len(pending))} completed in {store}")
+    tables.refuse({run: damage for run, damage in damaged.items() if damage.config is None}, store / Store.FILE)
 
 
 @app.command("merge", short_help="Take over the runs of other stores.")
@@ -174,10 +176,9 @@ def merge_stores(
     create: Annotated[bool, typer.Option("--create", help="Make the store if it is not there.")] = False,
 ) -> None:
     """Take over the runs of other stores or exported files, which stay as they are; twice is as good as once."""
-    if create:
-        check_folder(store, "--store")
-    elif not (store / Store.FILE).exists():
+    if not create and not (store / Store.FILE).exists():
         raise FileNotFoundError(f"there is no store in {store}; name one with --store, or add --create to make it")
+    check_folder(store, "--store")
     from heatbath.paper.reproduction import copy_results
 
     for other in others:  # all of them before the first is taken over

@@ -85,7 +85,7 @@ def complete(configs: Sequence[RunConfig], store: Path, means: Means) -> list[Re
 
 
 def unfinished(configs: Sequence[RunConfig], store: Path) -> list[RunConfig]:
-    """Return those that have not ended in the store; all, where there is none.
+    """Return those that have not ended in the store, or are damaged there; all, where there is none.
 
     Raises:
         OSError: it is not a store of ours.
@@ -96,6 +96,6 @@ def unfinished(configs: Sequence[RunConfig], store: Path) -> list[RunConfig]:
     if not (store / Store.FILE).exists():
         return list(configs)
     with Store(store, read_only=True) as results:
-        records = results.records(config.run for config in configs)
+        records, _ = results.survey(config.run for config in configs)
     ended = {record.run for record in records if record.status in ENDED}
     return [config for config in configs if config.run not in ended]
