@@ -157,6 +157,7 @@ def test_requests_without_solution(thermostat, request_, words):
     [
         ({"lr": 0.0}, ValueError, "lr must be .* lr > 0, got 0.0"),
         ({"lr": math.nan}, ValueError, "lr must be a finite"),
+        ({"lr": 10**400}, ValueError, "lr must be a finite number with lr > 0, got one too large for a float"),
         ({"lr": "fast"}, TypeError, "lr must be a number .*'fast'"),
         ({"batch_size": 0}, ValueError, "batch_size must be an integer with 1 <= batch_size"),
         ({"batch_size": 2.5}, TypeError, "batch_size must be an integer"),

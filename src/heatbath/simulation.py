@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from heatbath.draws import check_integer
-from heatbath.theory.discrete import DiscreteSGD, sgd_process
+from heatbath.ensembles import (
+    Progress,
+    algorithm_and_equation,
+    check_counts,
+    describe_knobs,
+    follow,
+    frame_steps,
+    histogram_distance,
+)
+from heatbath.file_sets import write_together
+from heatbath.theory.discrete import sgd_process
 from heatbath.theory.fokker_planck import FokkerPlanck
 from heatbath.theory.landscapes import Array, Landscape, parse_landscape
 from heatbath.theory.langevin import LangevinEquation
@@ -31,18 +38,13 @@ from heatbath.theory.phase_space import (
     suggest_phase_space,
     total_mass,
 )
-from heatbath.theory.trajectories import State, run
 from heatbath.theory.trajectories import start as start_state
 from heatbath.thermostat import Thermostat
-
-Progress: TypeAlias = Callable[[float, str], None]
-"""Called with the fraction done, from 0 to 1, and what is being done."""
 
 DEFAULT_KNOBS = Thermostat(lr=0.005, batch_size=16, momentum=0.95, law="uniform:1")
 """With `DEFAULT_DIFFUSION`, a temperature of 0.1: the barrier of `DEFAULT_LANDSCAPE` is twice as high."""
 DEFAULT_DIFFUSION = 24.0
 DEFAULT_LANDSCAPE = "double-well:0.2:2"
-_MOST = 2**24  # steps, frames or trajectories: all of them are kept in memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +109,7 @@ def simulate(
     """
     report = progress or (lambda _fraction, _message: None)
     landscape = parse_landscape(landscape)
-    seed = check_integer("seed", seed, 2**63)  # the next one is used too
-    for name, value, least in (("steps", steps, 1), ("frames", frames, 2), ("trajectories", trajectories, 6)):
-        check_integer(name, value, _MOST, least)
-    if not 0.0 < diffusion < math.inf:
-        raise ValueError(f"diffusion must be a finite number with diffusion > 0, got {diffusion!r}")
+    seed = check_counts(steps, frames, trajectories, seed)
     if start is not None and not math.isfinite(start):
         raise ValueError(f"start must be a finite number or None, got {start!r}")
     if landscape.dimension != 1:
@@ -119,15 +117,7 @@ def simulate(
             f"the density needs a landscape of one dimension, such as quadratic, log-cosh or double-well; "
             f"{landscape!r} has {landscape.dimension}"
         )
-    if knobs.batch_variance == 0.0:
-        raise ValueError(f"batch_size={knobs.batch_size} is the whole data set, which has no noise: take fewer samples")
-    # The equation's temperature is to be the thermostat's, whatever coupling, Nesterov and data set size make it.
-    per_batch = diffusion * knobs.batch_variance
-    equation = LangevinEquation(knobs.lr, knobs.momentum, per_batch * knobs.law_factor)
-    sgd = DiscreteSGD(knobs.lr, knobs.momentum, per_batch, 1.0, knobs.law, knobs.coupling, knobs.nesterov)
-    sgd_process(sgd, landscape)  # an unstable rate is the first thing to be told, before any mesh that it makes absurd
-    if not math.isfinite(equation.temperature):
-        raise ValueError(f"the temperature is {equation.temperature}: lower the rate or the diffusion")
+    sgd, equation = algorithm_and_equation(knobs, landscape, diffusion)
     width, speed = _thermal_width(landscape, equation.temperature), math.sqrt(equation.theta)
     start = float(landscape.minima[0]) - 1.5 * width if start is None else float(start)
     grid = _mesh(equation, landscape, start, width, cells)
@@ -135,15 +125,21 @@ def simulate(
 
     what = "trajectories of SGD"
     report(0.0, what)
-    at = np.unique(np.round(steps * np.linspace(0.0, 1.0, frames) ** 2).astype(np.int64))
+    at = frame_steps(steps, frames)
     generator = np.random.default_rng([seed, 1])
     first_x = start + 0.5 * width * generator.standard_normal(trajectories)
     first_v = 0.5 * speed * generator.standard_normal(trajectories)
-    paths = _follow(
-        sgd, landscape, first_x[:6], first_v[:6], range(steps + 1), seed, lambda done: report(0.02 * done, what)
+    paths = follow(
+        sgd_process(sgd, landscape, seed=seed),
+        start_state(landscape, first_x[:6], first_v[:6]),
+        range(steps + 1),
+        lambda done: report(0.02 * done, what),
     )
-    positions = _follow(
-        sgd, landscape, first_x, first_v, at.tolist(), seed + 1, lambda done: report(0.02 + 0.08 * done, what)
+    positions = follow(
+        sgd_process(sgd, landscape, seed=seed + 1),
+        start_state(landscape, first_x, first_v),
+        at.tolist(),
+        lambda done: report(0.02 + 0.08 * done, what),
     )
 
     first = gaussian_density(grid, [start, 0.0], np.diag([0.25 * width**2, 0.25 * speed**2]))
@@ -176,74 +172,43 @@ def write_simulation(simulation: Simulation, folder: str | Path, progress: Progr
     from heatbath import plots
 
     report = progress or (lambda _fraction, _message: None)
-    folder = Path(folder)
-    existed = folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
     s, grid = simulation, simulation.grid
     boltzmann = marginals(s.equilibrium, grid)[0]
-    try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as partial:
-            pending = Path(partial)
-            report(0.0, "pictures")
-            chosen = np.unique(np.linspace(0, len(s.steps) - 1, 6).astype(np.int64))
-            axes = plots.plot_density_over_time(s.densities[chosen], s.steps[chosen], grid, energy=s.energy)
-            _save(axes[0], pending / "density.png")
-            report(0.2, "pictures")
-            axis = plots.plot_trajectories(
-                np.arange(len(s.paths), dtype=np.float64),
-                s.paths,
-                minima=s.landscape.minima,
-                title=f"{s.paths.shape[1]} trajectories of SGD at temperature $T$ = {s.summary['temperature']:.3g}",
-            )
-            _save(axis, pending / "trajectories.png")
-            axis = plots.plot_marginal_against_boltzmann(
-                grid.x,
-                marginals(s.densities[-1], grid)[0],
-                boltzmann,
-                histogram=_histogram(s.positions[-1], grid),
-                title=f"Where SGD is found after {s.steps[-1]:,.0f} steps, against Boltzmann's weight",
-            )
-            _save(axis, pending / "marginal.png")
-            report(0.3, "animation")
-            plots.write_animation(
-                pending / "density.gif",
-                s.densities,
-                s.steps,
-                grid,
-                boltzmann=boltzmann,
-                energy=s.energy,
-                progress=lambda done, total: report(0.3 + 0.7 * done / total, "animation"),
-            )
-            (pending / "summary.json").write_text(json.dumps(s.summary, indent=2) + "\n")
-            names = sorted(path.name for path in pending.iterdir())
-            for name in names:
-                os.replace(pending / name, folder / name)
-    except BaseException:
-        if not existed and not any(folder.iterdir()):
-            folder.rmdir()
-        raise
-    return [folder / name for name in names]
 
+    def draw(pending: Path) -> None:
+        report(0.0, "pictures")
+        chosen = np.unique(np.linspace(0, len(s.steps) - 1, 6).astype(np.int64))
+        axes = plots.plot_density_over_time(s.densities[chosen], s.steps[chosen], grid, energy=s.energy)
+        _save(axes[0], pending / "density.png")
+        report(0.2, "pictures")
+        axis = plots.plot_trajectories(
+            np.arange(len(s.paths), dtype=np.float64),
+            s.paths,
+            minima=s.landscape.minima,
+            title=f"{s.paths.shape[1]} trajectories of SGD at temperature $T$ = {s.summary['temperature']:.3g}",
+        )
+        _save(axis, pending / "trajectories.png")
+        axis = plots.plot_marginal_against_boltzmann(
+            grid.x,
+            marginals(s.densities[-1], grid)[0],
+            boltzmann,
+            histogram=_histogram(s.positions[-1], grid),
+            title=f"Where SGD is found after {s.steps[-1]:,.0f} steps, against Boltzmann's weight",
+        )
+        _save(axis, pending / "marginal.png")
+        report(0.3, "animation")
+        plots.write_animation(
+            pending / "density.gif",
+            s.densities,
+            s.steps,
+            grid,
+            boltzmann=boltzmann,
+            energy=s.energy,
+            progress=lambda done, total: report(0.3 + 0.7 * done / total, "animation"),
+        )
+        (pending / "summary.json").write_text(json.dumps(s.summary, indent=2) + "\n")
 
-def _follow(
-    sgd: DiscreteSGD,
-    landscape: Landscape,
-    x: Array,
-    v: Array,
-    at: Sequence[int],
-    seed: int,
-    report: Callable[[float], None],
-) -> Array:
-    """The positions of trajectories from ``x`` and ``v`` after ``at`` steps; reports the fraction done at each step."""
-    process, done = sgd_process(sgd, landscape, seed=seed), 0
-
-    def move(state: State) -> State:
-        nonlocal done
-        done += 1
-        report(done / at[-1])
-        return process(state)
-
-    return run(move, start_state(landscape, x, v), at, sgd.lr).positions
+    return write_together(folder, draw)
 
 
 def _thermal_width(landscape: Landscape, temperature: float) -> float:
@@ -314,17 +279,7 @@ def _summarise(
     variance = expected * np.maximum(1.0 - expected, 0.0) / positions.shape[1]
     return {
         "landscape": str(solver.landscape),
-        "knobs": {
-            "lr": knobs.lr,
-            "batch_size": knobs.batch_size,
-            "momentum": knobs.momentum,
-            "nesterov": knobs.nesterov,
-            "law": str(knobs.law),
-            "coupling": knobs.coupling,
-            "dataset_size": knobs.dataset_size,
-            "diffusion": diffusion,
-            "seed": seed,
-        },
+        "knobs": describe_knobs(knobs, diffusion, seed),
         "temperature": equation.temperature,
         "law_factor": knobs.law_factor,
         "velocity_variance": equation.theta,
@@ -345,11 +300,7 @@ def _summarise(
             "fokker_planck": float(moments(last, grid).covariance[0, 0]),
             "boltzmann": float(moments(equilibrium, grid).covariance[0, 0]),
         },
-        "histogram_distance": {
-            "found": float(np.abs(share - expected).sum()),
-            "expected_from_sampling": float(np.sqrt(2.0 / math.pi * variance).sum()),
-            "standard_deviation": math.sqrt((1.0 - 2.0 / math.pi) * float(variance.sum())),
-        },
+        "histogram_distance": histogram_distance(share, expected, variance),
     }
 
 

@@ -276,6 +276,8 @@ def _number(name: str, value: Any, allowed: str, holds: Any) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number with {allowed}, got {value!r}") from None
+    except OverflowError:
+        raise ValueError(f"{name} must be a finite number with {allowed}, got one too large for a float") from None
     if not math.isfinite(number) or not holds(number):
         raise ValueError(f"{name} must be a finite number with {allowed}, got {value!r}")
     return number + 0.0  # -0.0 becomes 0.0, so that equal thermostats print alike

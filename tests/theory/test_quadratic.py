@@ -237,6 +237,15 @@ def test_relaxation_time_of_a_rate_that_vanishes_beside_one():
 
 
 @pytest.mark.parametrize(("coupling", "nesterov"), FORMS)
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+def test_the_moments_of_the_tiniest_rates_are_those_of_leading_order(coupling, nesterov, momentum):
+    tiny, small = (Thermostat(lr, 3, momentum, nesterov, "uniform:1", coupling) for lr in (1e-300, 1e-12))
+    found = quadratic.stationary_moments(tiny, 2.5, 1.1)
+    assert found[0, 0] == pytest.approx(tiny.temperature(1.1) / 2.5, rel=1e-9)
+    assert found[1, 1] == pytest.approx(quadratic.stationary_moments(small, 2.5, 1.1)[1, 1], rel=1e-9)
+
+
+@pytest.mark.parametrize(("coupling", "nesterov"), FORMS)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("momentum", [0.2, 0.6, 0.9])
 def test_small_rate_limit_is_where_the_leading_order_is_off_by_a_tenth(coupling, nesterov, law, momentum):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -11,54 +12,116 @@ from heatbath.cli.progress import display, follow_fraction
 from heatbath.cli.screens import check_folder, console, print_table
 from heatbath.thermostat import Thermostat
 
+if TYPE_CHECKING:
+    from heatbath.theory.landscapes import Landscape
+
+Progress: TypeAlias = Callable[[float, str], None]
+
 
 def simulate_landscape(
-    landscape: Annotated[str, typer.Option(help="The loss, such as double-well:0.2:2 or quadratic:1.")] = "double-well",
-    lr: Annotated[float, typer.Option(help="The mean learning rate.")] = 0.005,
+    landscape: Annotated[
+        str, typer.Option(help="The loss, such as double-well:0.2:2, quadratic:1 or, in the plane, rosenbrock:10.")
+    ] = "double-well",
+    lr: Annotated[
+        float | None, typer.Option(help="The mean learning rate; by default 0.005, in the plane 0.0002.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples in a mini-batch.")] = 16,
     momentum: Annotated[float, typer.Option(help="The momentum, from 0 to below 1.")] = 0.95,
     nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's form of the step.")] = False,
     law: Annotated[str, typer.Option(help="The law of the multiplier, such as uniform:1.")] = "uniform:1",
     coupling: Annotated[str, typer.Option(help="What the multiplier acts on: gradient or update.")] = "gradient",
     dataset_size: Annotated[int | None, typer.Option(help="Samples, if drawn without replacement.")] = None,
-    diffusion: Annotated[float, typer.Option(help="The variance of a sample's gradient.")] = 24.0,
-    steps: Annotated[int, typer.Option(help="How many steps of SGD to follow.")] = 1500,
+    diffusion: Annotated[
+        float | None, typer.Option(help="The variance of a sample's gradient; by default 24, in the plane 1200.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="How many steps of SGD to follow; by default 1500, in the plane 3000.")
+    ] = None,
     trajectories: Annotated[int, typer.Option(help="How many trajectories make the histogram.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Of the trajectories.")] = 0,
-    out: Annotated[Path, typer.Option(help="The folder for the pictures.")] = Path("out"),
+    out: Annotated[str, typer.Option(metavar="PATH", help="The folder for the pictures.")] = "out",
 ) -> None:
-    """Follow SGD on a landscape: its density in phase space, its trajectories and Boltzmann's weight, in pictures."""
-    check_folder(out, "--out")
-    knobs = Thermostat(lr, batch_size, momentum, nesterov, law, coupling, dataset_size)
-    from heatbath import plots, simulation  # noqa: F401 - a missing extra is told before the work, not after it
+    """Follow SGD on a landscape: its density, its trajectories and Boltzmann's weight, in pictures.
 
-    landscape = simulation.DEFAULT_LANDSCAPE if landscape == "double-well" else landscape
+    On a line the density is one in phase space, of the Fokker-Planck equation; in the plane it is a histogram, and the
+    stochastic equation is followed beside SGD.
+    """
+    if not out:
+        raise ValueError("--out is empty: name a folder, such as out, or . for this one")
+    folder = Path(out)
+    check_folder(folder, "--out")
+    from heatbath import plane_simulation, plots, simulation  # noqa: F401 - a missing extra is told before the work
+    from heatbath.theory.landscapes import parse_landscape
+
+    loss = parse_landscape(simulation.DEFAULT_LANDSCAPE if landscape == "double-well" else landscape)
+    if loss.dimension > 2:
+        raise ValueError(f"--landscape {landscape} has {loss.dimension} dimensions: pictures need one or two")
+    usual = simulation.DEFAULT_KNOBS if loss.dimension == 1 else plane_simulation.DEFAULT_KNOBS
+    knobs = Thermostat(usual.lr if lr is None else lr, batch_size, momentum, nesterov, law, coupling, dataset_size)
+    given = {"diffusion": diffusion, "steps": steps, "trajectories": trajectories, "seed": seed}
+    asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    follow = _follow_on_a_line if loss.dimension == 1 else _follow_in_the_plane
     with display(log=False) as shown:
-        report = follow_fraction(shown)
-        found = simulation.simulate(
-            knobs,
-            landscape,
-            diffusion=diffusion,
-            steps=steps,
-            trajectories=trajectories,
-            seed=seed,
-            progress=lambda done, what: report(0.6 * done, what),
-        )
-        files = simulation.write_simulation(found, out, lambda done, what: report(0.6 + 0.4 * done, what))
-    numbers = found.summary
+        numbers, files = follow(knobs, loss, asked, folder, follow_fraction(shown))
+    print_numbers = _print_line if loss.dimension == 1 else _print_plane
+    console().print(
+        f"{numbers['landscape']} at temperature {numbers['temperature']:.4g}, after {numbers['steps']} steps"
+    )
+    print_numbers(numbers)
+    for file in files:
+        console().print(f"wrote {file}")
+
+
+def _follow_on_a_line(
+    knobs: Thermostat, loss: Landscape, asked: dict[str, Any], folder: Path, report: Progress
+) -> tuple[Mapping[str, Any], list[Path]]:
+    from heatbath import simulation
+
+    found = simulation.simulate(knobs, loss, **asked, progress=lambda done, what: report(0.6 * done, what))
+    files = simulation.write_simulation(found, folder, lambda done, what: report(0.6 + 0.4 * done, what))
+    return found.summary, files
+
+
+def _follow_in_the_plane(
+    knobs: Thermostat, loss: Landscape, asked: dict[str, Any], folder: Path, report: Progress
+) -> tuple[Mapping[str, Any], list[Path]]:
+    from heatbath import plane_simulation
+
+    found = plane_simulation.simulate_plane(knobs, loss, **asked, progress=lambda done, what: report(0.8 * done, what))
+    files = plane_simulation.write_plane_simulation(found, folder, lambda done, what: report(0.8 + 0.2 * done, what))
+    return found.summary, files
+
+
+def _print_line(numbers: Mapping[str, Any]) -> None:
     kinds = {"sgd": "SGD", "fokker_planck": "Fokker-Planck", "boltzmann": "Boltzmann"}
     rows = [
         (name, *(f"{numbers[key][kind]:.4f}" for kind in kinds))
         for key, name in (("position_mean", "mean"), ("position_variance", "variance"))
     ]
-    distance = numbers["histogram_distance"]
-    screen = console()
-    screen.print(f"{numbers['landscape']} at temperature {numbers['temperature']:.4g}, after {numbers['steps']} steps")
     print_table(("position", *kinds.values()), rows)
-    screen.print(
-        f"\nHistogram of SGD against Fokker-Planck: distance {distance['found']:.4f}; sampling alone makes "
+    screen = console()
+    screen.print(f"\nHistogram of SGD against Fokker-Planck: {_distance(numbers['histogram_distance'])}")
+    screen.print(f"Fokker-Planck against equilibrium: distance {numbers['distance_to_equilibrium']:.4f}.")
+
+
+def _print_plane(numbers: Mapping[str, Any]) -> None:
+    kinds = {"sgd": "SGD", "langevin": "equation", "boltzmann": "Boltzmann"}
+    kinds = {kind: name for kind, name in kinds.items() if numbers["loss_mean"][kind] is not None}
+    rows = [
+        (f"{name} of {axis}", *(f"{numbers[key][kind][index]:.4f}" for kind in kinds))
+        for key, name in (("position_mean", "mean"), ("position_variance", "variance"))
+        for index, axis in enumerate("xy")
+    ]
+    rows.append(("mean loss", *(f"{numbers['loss_mean'][kind]:.4f}" for kind in kinds)))
+    print_table(("position", *kinds.values()), rows)
+    screen, distances = console(), numbers["histogram_distance"]
+    screen.print(f"\nHistogram of SGD against the equation: {_distance(distances['sgd_to_langevin'])}")
+    if distances["sgd_to_boltzmann"] is not None:
+        screen.print(f"Histogram of SGD against Boltzmann: {_distance(distances['sgd_to_boltzmann'])}")
+
+
+def _distance(distance: Mapping[str, float]) -> str:
+    return (
+        f"distance {distance['found']:.4f}; sampling alone makes "
         f"{distance['expected_from_sampling']:.4f} ± {distance['standard_deviation']:.4f}."
     )
-    screen.print(f"Fokker-Planck against equilibrium: distance {numbers['distance_to_equilibrium']:.4f}.")
-    for file in files:
-        screen.print(f"wrote {file}")

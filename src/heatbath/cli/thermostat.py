@@ -47,7 +47,7 @@ def print_temperature(
     for label, row in rows:
         here = row.temperature(diffusion)
         ratio = f"{here / temperature:.4g}" if temperature > 0.0 else "-"
-        knobs = (f"{row.lr:.6g}", str(row.batch_size), f"{row.momentum:.6g}", str(row.law), f"{here:.6g}", ratio)
+        knobs = (f"{row.lr:.6g}", str(row.batch_size), _momentum(row), str(row.law), f"{here:.6g}", ratio)
         lines.append((label, *knobs))
     out = console()
     out.print(f"SGD, {form}{data}")
@@ -96,12 +96,19 @@ def _small_rate_regime(own: Thermostat, curvature: float | None) -> _Regime:
         bound = largest_stable_rate(own, supposed)
         warning = f"unstable at {who}: the rate is {own.lr / bound:.3g} times the largest, {bound:.4g}."
     else:
-        unit = Thermostat(own.lr, 1, own.momentum, own.nesterov, own.law, own.coupling)  # noise cancels in the ratio
-        ratio = float(exact_temperature(unit, supposed, 1.0)) / unit.temperature()
+        product = max(own.lr * supposed, 1e-100)  # below, the ratio is 1 and its terms too small for a float
+        unit = Thermostat(product, 1, own.momentum, own.nesterov, own.law, own.coupling)  # noise cancels in the ratio
+        ratio = float(exact_temperature(unit, 1.0, 1.0)) / unit.temperature()
         if supposed > limit:
             warning = f"not a small rate: {who} is {supposed / limit:.3g} times that limit"
             warning += f", and the exact temperature there {ratio:.4g} times the leading order."
     return _Regime(curvature, limit, stable_below, ratio if curvature is not None else None, note, warning)
+
+
+def _momentum(row: Thermostat) -> str:
+    """A momentum in few digits, but in all of them where it would look like 1, which is none."""
+    text = f"{row.momentum:.6g}"
+    return repr(row.momentum) if text == "1" else text
 
 
 def _alternatives(own: Thermostat, asked: dict[str, Any]) -> list[tuple[str, Thermostat]]:

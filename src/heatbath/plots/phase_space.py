@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, ticker
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
@@ -20,9 +21,7 @@ from heatbath.theory.phase_space import PhaseSpace, marginals
 
 _LEVELS = (0.5, 1.0, 2.0, 4.0, 8.0)
 _VIEW = 12.0  # the energy up to which there is something to see
-_SHADES = LinearSegmentedColormap.from_list(
-    "white to blue", ["#ffffff", *colormaps["GnBu"](np.linspace(0.15, 1.0, 12))]
-)
+SHADES = LinearSegmentedColormap.from_list("white to blue", ["#ffffff", *colormaps["GnBu"](np.linspace(0.15, 1.0, 12))])
 _KEY = "Colour: density relative to each panel's peak. Thin lines: equal energy $H$."
 
 
@@ -68,17 +67,9 @@ def plot_density_over_time(
         title: of a new figure.
     """
     if axes is None:
-        columns = min(3, len(times))
-        rows = -(-len(times) // columns)
-        figure = Figure(figsize=(0.6 + 3.0 * columns, 0.9 + 2.5 * rows), layout="constrained")
-        grid_of_axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        axes = list(grid_of_axes.flat)[: len(times)]
-        for unused in list(grid_of_axes.flat)[len(times) :]:
-            unused.remove()
-        figure.suptitle(f"{title}\n", fontsize=12)
-        figure.text(0.5, 0.935 if rows > 1 else 0.88, _KEY, ha="center", fontsize=8.5, color=GREY)
+        axes = small_multiples(len(times), title, _KEY)
     for density, time, ax in zip(densities, times, axes, strict=True):
-        plot_phase_space(density, grid, ax, energy=energy, title=_at(time))
+        plot_phase_space(density, grid, ax, energy=energy, title=steps_title(time))
         ax.title.set_fontsize(10)
         ax.label_outer()
     if energy is not None:
@@ -172,7 +163,6 @@ def write_animation(
     """
     in_x = np.array([marginals(density, grid)[0] for density in densities])
     figure = Figure(figsize=(4.8, 5.4), dpi=90, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.4, 1.0))
     plot_phase_space(densities[0], grid, above, energy=energy, title=" ")
     if energy is not None:
@@ -187,24 +177,62 @@ def write_animation(
     tallest = max(float(np.median(in_x.max(axis=1))), 0.0 if boltzmann is None else float(boltzmann.max()))
     below.set(xlabel="position $x$", ylabel="density of $x$", ylim=(0.0, 1.5 * tallest))
     tidy(below)
-    # What moves, and what lies above it, is drawn anew for each frame, all else once: four times quicker.
     moving = [*above.images, *above.collections, *above.spines.values(), above.title, *below.lines]
+
+    def show(index: int) -> None:
+        image.set_data((densities[index] / densities[index].max()).T)
+        line.set_ydata(in_x[index])
+        above.set_title(steps_title(times[index]))
+
+    record_frames(path, figure, moving, show, len(times), frames_per_second, progress)
+
+
+def small_multiples(count: int, title: str, key: str) -> Sequence[Axes]:
+    """Return the axes of a new figure, three to a row, with a title and a line below it that explains them all."""
+    columns = min(3, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(0.6 + 3.0 * columns, 0.9 + 2.5 * rows), layout="constrained")
+    grid_of_axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for unused in list(grid_of_axes.flat)[count:]:
+        unused.remove()
+    figure.suptitle(f"{title}\n", fontsize=12)
+    figure.text(0.5, 0.935 if rows > 1 else 0.88, key, ha="center", fontsize=8.5, color=GREY)
+    return list(grid_of_axes.flat)[:count]
+
+
+def record_frames(
+    path: str | Path,
+    figure: Figure,
+    moving: Sequence[Artist],
+    show: Callable[[int], None],
+    count: int,
+    frames_per_second: int,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Write a GIF of ``count`` frames, ``show`` setting the data of one.
+
+    Only ``moving``, what changes and what lies above it, is drawn anew for each frame: four times quicker.
+    """
+    canvas = FigureCanvasAgg(figure)
     for artist in moving:
         artist.set_animated(True)
     canvas.draw()
     still = canvas.copy_from_bbox(figure.bbox)
     frames = []
-    for index, (density, time) in enumerate(zip(densities, times, strict=True)):
-        image.set_data((density / density.max()).T)
-        line.set_ydata(in_x[index])
-        above.set_title(_at(time))
+    for index in range(count):
+        show(index)
         canvas.restore_region(still)
         for artist in moving:
             figure.draw_artist(artist)
         frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
         if progress is not None:
-            progress(index + 1, len(times))
+            progress(index + 1, count)
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=round(1000 / frames_per_second), loop=0)
+
+
+def steps_title(time: Any) -> str:
+    """Return the title of a frame: a number of steps without needless digits."""
+    return f"after {ticker.StrMethodFormatter('{x:,.0f}')(time)} steps"
 
 
 def _draw_density(ax: Axes, density: Array, grid: PhaseSpace) -> None:
@@ -214,7 +242,7 @@ def _draw_density(ax: Axes, density: Array, grid: PhaseSpace) -> None:
         extent=(*grid.x_bounds, *grid.v_bounds),
         origin="lower",
         aspect="auto",
-        cmap=_SHADES,
+        cmap=SHADES,
         norm=PowerNorm(0.5, 0.0, 1.0),
         interpolation="bilinear",
     )
@@ -227,8 +255,3 @@ def _crop(ax: Axes, grid: PhaseSpace, energy: Array, densities: Array) -> None:
     rows, columns = np.flatnonzero(seen.any(axis=1)), np.flatnonzero(seen.any(axis=0))
     ax.set_xlim(grid.x_edges[rows[0]], grid.x_edges[rows[-1] + 1])
     ax.set_ylim(grid.v_edges[columns[0]], grid.v_edges[columns[-1] + 1])
-
-
-def _at(time: Any) -> str:
-    """The title of a frame: a number of steps without needless digits."""
-    return f"after {ticker.StrMethodFormatter('{x:,.0f}')(time)} steps"

@@ -15,6 +15,7 @@ __all__ = [
     "landscapes",
     "langevin",
     "phase_space",
+    "plane",
     "quadratic",
     "trajectories",
     "universality",

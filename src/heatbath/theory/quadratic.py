@@ -272,9 +272,10 @@ def _direction_moments(thermostat: Thermostat, rates: Array, covariance: Array, 
     drift, shake, kick, kick_shake = _one_step(thermostat, lr * rates)
     drift2, shake2, _, _ = _one_step(thermostat, lr * rates2)
     generator = _second_moment_generator(drift, shake, drift2, shake2, spread)
-    noise = (lr * lr * thermostat.batch_variance) * covariance[..., None] * _kicks(kick, kick_shake, spread).ravel()
+    # In (x, l v) all moments have a factor l, which is put in at the end: the square of a tiny rate would underflow.
+    noise = (lr * thermostat.batch_variance) * covariance[..., None] * _kicks(kick, kick_shake, spread).ravel()
     solution = np.linalg.solve(-generator, noise[..., None]).reshape(*covariance.shape, 2, 2)
-    moments: Array = np.asarray(solution / np.array([[1.0, lr], [lr, lr * lr]]), dtype=np.float64)
+    moments: Array = np.asarray(solution * np.array([[lr, 1.0], [1.0, 1.0 / lr]]), dtype=np.float64)
     return moments
 
 

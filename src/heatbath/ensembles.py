@@ -1,0 +1,103 @@
+"""Many trajectories of SGD and of the equation that it approaches: what simulations on lines and planes share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from heatbath.draws import check_integer
+from heatbath.theory.discrete import DiscreteSGD, sgd_process
+from heatbath.theory.landscapes import Array, Landscape
+from heatbath.theory.langevin import LangevinEquation
+from heatbath.theory.trajectories import Process, State, run
+from heatbath.thermostat import Thermostat
+
+Progress: TypeAlias = Callable[[float, str], None]
+"""Called with the fraction done, from 0 to 1, and what is being done."""
+
+_MOST = 2**24  # steps, frames or trajectories: all of them are kept in memory
+
+
+def check_counts(steps: int, frames: int, trajectories: int, seed: int) -> int:
+    """Check how much is asked for, and return the seed as an integer.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    for name, value, least in (("steps", steps, 1), ("frames", frames, 2), ("trajectories", trajectories, 6)):
+        check_integer(name, value, _MOST, least)
+    return check_integer("seed", seed, 2**63)  # the next one is used too
+
+
+def algorithm_and_equation(
+    knobs: Thermostat, landscape: Landscape, diffusion: float
+) -> tuple[DiscreteSGD, LangevinEquation]:
+    """Return the algorithm of the knobs, and the equation that it approaches at small rates.
+
+    The equation's temperature is the thermostat's, whatever coupling, Nesterov and data set size make it.
+
+    Raises:
+        ValueError: there is no noise, too much of it, or the rate is unstable at a minimum.
+    """
+    if not 0.0 < diffusion < math.inf:
+        raise ValueError(f"diffusion must be a finite number with diffusion > 0, got {diffusion!r}")
+    if knobs.batch_variance == 0.0:
+        raise ValueError(f"batch_size={knobs.batch_size} is the whole data set, which has no noise: take fewer samples")
+    per_batch = diffusion * knobs.batch_variance
+    equation = LangevinEquation(knobs.lr, knobs.momentum, per_batch * knobs.law_factor)
+    sgd = DiscreteSGD(knobs.lr, knobs.momentum, per_batch, 1.0, knobs.law, knobs.coupling, knobs.nesterov)
+    sgd_process(sgd, landscape)  # an unstable rate is the first thing to be told, before any mesh that it makes absurd
+    if not math.isfinite(equation.temperature):
+        raise ValueError(f"the temperature is {equation.temperature}: lower the rate or the diffusion")
+    return sgd, equation
+
+
+def frame_steps(steps: int, frames: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the steps at which to look: at most ``frames``, the first ones closer, where more happens."""
+    return np.unique(np.round(steps * np.linspace(0.0, 1.0, frames) ** 2).astype(np.int64))
+
+
+def follow(process: Process, first: State, at: Sequence[int], report: Callable[[float], None]) -> Array:
+    """Return the positions of trajectories from ``first`` after ``at`` steps; reports the fraction done at each."""
+    done = 0
+
+    def move(state: State) -> State:
+        nonlocal done
+        done += 1
+        report(done / at[-1])
+        return process(state)
+
+    return run(move, first, at, 1.0).positions
+
+
+def describe_knobs(knobs: Thermostat, diffusion: float, seed: int) -> dict[str, Any]:
+    """Return what was asked for, in plain types."""
+    return {
+        "lr": knobs.lr,
+        "batch_size": knobs.batch_size,
+        "momentum": knobs.momentum,
+        "nesterov": knobs.nesterov,
+        "law": str(knobs.law),
+        "coupling": knobs.coupling,
+        "dataset_size": knobs.dataset_size,
+        "diffusion": diffusion,
+        "seed": seed,
+    }
+
+
+def histogram_distance(share: Array, expected: Array, variance: Array) -> dict[str, float]:
+    """Return ``sum |share - expected|`` over bars, and what it would be if the law were ``expected``.
+
+    Args:
+        share: the fraction of the trajectories in each bar.
+        expected: its expectation.
+        variance: of the difference of the two, from sampling.
+    """
+    return {
+        "found": float(np.abs(share - expected).sum()),
+        "expected_from_sampling": float(np.sqrt(2.0 / math.pi * variance).sum()),
+        "standard_deviation": math.sqrt((1.0 - 2.0 / math.pi) * float(variance.sum())),
+    }
