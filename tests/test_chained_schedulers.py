@@ -1,5 +1,6 @@
 """`RandomLR` and `CosineCycleLR` together with the schedulers of torch: each acts on the rate itself."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -35,7 +36,9 @@ def test_multiplies_what_a_chained_scheduler_has_set(name, lr, law, random_first
     builders = [make_scheduler, lambda o: hb.RandomLR(o, law, seed=7)]
     schedulers = [build(optimizer) for build in (reversed(builders) if random_first else builders)]
     schedulers.sort(key=lambda scheduler: isinstance(scheduler, hb.RandomLR))
-    rates = effective_rates(parameter, optimizer, schedulers, 9)
+    is_changed = random_first and name in SETS_THE_RATE_OUTRIGHT | {"linear"}
+    with pytest.warns(UserWarning, match="build RandomLR after") if is_changed else contextlib.nullcontext():
+        rates = effective_rates(parameter, optimizer, schedulers, 9)
     expected = [closed_form(k) for k in range(9)] * hb.draw(law, 7, 0, 9)
     if random_first:
         # The other scheduler was built on a rate already multiplied: it knows no other beginning but its own.
@@ -102,6 +105,16 @@ def test_sequential_after_a_warm_up():
     rates = effective_rates(parameter, optimizer, [sequence], 12)
     expected = np.concatenate([[0.025, 0.05, 0.075, 0.1], 0.1 * hb.draw(LAW, 1, 0, 8)])
     np.testing.assert_allclose(rates, expected, rtol=1e-12)
+
+
+def test_a_warm_up_of_epochs_built_too_late_is_told_once():
+    parameter, optimizer = make()
+    inner = hb.RandomLR(optimizer, LAW, seed=1)
+    warmup = lr_scheduler.LinearLR(optimizer, 0.5, total_iters=2)
+    sequence = lr_scheduler.SequentialLR(optimizer, [warmup, lr_scheduler.ExponentialLR(optimizer, 0.9)], [2])
+    with pytest.warns(UserWarning, match="build RandomLR after the other schedulers"):
+        effective_rates(parameter, optimizer, [inner], 1)
+    effective_rates(parameter, optimizer, [sequence, inner], 3)
 
 
 def test_a_second_random_lr_takes_over_from_the_first():

@@ -31,12 +31,13 @@ class RandomLR(LRScheduler):
         warmup.step()
         random.step()
 
-    A scheduler that sets the rate outright (`LambdaLR` and all that is built on it, `OneCycleLR`, ...) must be stepped
-    before this one, as above, also at the end of an epoch. One that multiplies it (`StepLR`, `ExponentialLR`,
-    `CosineAnnealingLR` with ``eta_min=0``, ...) and `CosineCycleLR` may come after it too; so may `ReduceLROnPlateau`
-    with ``eps=0`` and without ``min_lr``: both are compared with the multiplied rate, and the default ``eps`` drops a
-    reduction that falls on a draw near 0. ``heatbath.randomize(optimizer, law, coupling="update")`` has no such rule:
-    it never shows the random rate in ``lr``, and mixes with any scheduler in any order.
+    A scheduler that sets the rate outright (`LambdaLR` and all that is built on it, `OneCycleLR`, `SequentialLR`, ...)
+    must be built before this one (a warning tells if it was not), and stepped before it, as above, also at the end of
+    an epoch. One that multiplies it (`StepLR`, `ExponentialLR`, `CosineAnnealingLR` with ``eta_min=0`` up to ``T_max``,
+    ...) and `CosineCycleLR` may come after it too; so may `ReduceLROnPlateau` with ``eps=0`` and without ``min_lr``:
+    both are compared with the multiplied rate, and the default ``eps`` drops a reduction that falls on a draw near 0.
+    ``heatbath.randomize(optimizer, law, coupling="update")`` has no such rule: it never shows the random rate in
+    ``lr``, and mixes with any scheduler in any order.
 
     While a mini-batch is under way each group holds the rate without the multiplier as ``base_lr`` and the multiplier
     as ``lr_factor``; ``optimizer.step()`` ends by putting ``lr`` back to ``base_lr``, so that multipliers never
@@ -69,6 +70,7 @@ class RandomLR(LRScheduler):
             raise ValueError("the optimizer is randomized already; use RandomLR or randomize, not both")
         super().__init__(optimizer, last_epoch)
         self._watch_steps()
+        optimizer._is_before_first_draw = True  # type: ignore[attr-defined]
 
     @property
     def last_epoch(self) -> int:
@@ -228,11 +230,22 @@ def _set_lr(group: dict[str, Any], rate: Any) -> None:
 def _put_base_lr_back(optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG001 (a hook's signature)
     if is_rehearsal(optimizer):
         return
-    for group in optimizer.param_groups:
-        if "base_lr" in group:
-            base = _base_lr(group)
-            del group["base_lr"]
-            _set_lr(group, base)
+    shown = [group for group in optimizer.param_groups if "base_lr" in group]
+    if getattr(optimizer, "_is_before_first_draw", False):
+        optimizer._is_before_first_draw = False  # type: ignore[attr-defined]
+        # Taken for a multiple, a rate set outright would make the base rate 1 / alpha_0 times what it should be.
+        readable = [group for group in shown if not isinstance(group["lr"], Tensor) or group["lr"].is_cpu]
+        if any(group["lr"] != group["base_lr"] * group["lr_factor"] for group in readable):
+            warnings.warn(
+                "the learning rate was changed after RandomLR was built: what sets it outright (LambdaLR, OneCycleLR, "
+                "SequentialLR, ...) must come before, or rates are wrong; build RandomLR after the other schedulers",
+                UserWarning,
+                stacklevel=6,
+            )
+    for group in shown:
+        base = _base_lr(group)
+        del group["base_lr"]
+        _set_lr(group, base)
 
 
 def _warn_outside_step(scheduler: LRScheduler) -> None:
