@@ -1,7 +1,7 @@
 # Two commands matter: `make test` and `make reproduce`. Both build .venv on first use.
 PYTHON ?= python3
 BIN := .venv/bin
-WORKERS ?= 2
+WORKERS ?= logical
 
 .PHONY: test lint types tests reproduce benchmark format clean
 
@@ -14,7 +14,7 @@ lint: .venv/ready
 types: .venv/ready
 	$(BIN)/mypy
 
-# One thread a worker: two workers with two threads each would fight over two cores.
+# A worker for each core, and one thread for each worker: more would fight over the cores.
 tests: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 

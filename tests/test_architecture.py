@@ -24,6 +24,7 @@ FLOORS = [
         "machines",
         "convolutions",
         "file_sets",
+        "tracing",
     },
     {"draws", "data_files", "gradients", "rehearsals"},
     {"kernels", "group_settings", "thermostat", "protocols", "downloads", "readings", "statistics"},
@@ -80,33 +81,25 @@ def test_the_theory_never_imports_torch(path):
     assert not [name for name in imports(ast.parse(path.read_text())) if name.split(".")[0] == "torch"]
 
 
-@pytest.mark.parametrize(("package", "home"), [("matplotlib", "plots"), ("ray", "runner")])
-def test_one_home_for_each_heavy_package(package, home):
-    users = {room(p) for p in MODULES if package in {n.split(".")[0] for n in imports(ast.parse(p.read_text()))}}
-    assert users <= {home}
+def test_plots_alone_import_matplotlib():
+    users = {room(p) for p in MODULES if "matplotlib" in {n.split(".")[0] for n in imports(ast.parse(p.read_text()))}}
+    assert users == {"plots"}
 
 
 def test_import_is_light():
-    """Nothing from an extra, and under 50 ms on top of torch (the least of three runs: the machine may be busy)."""
+    """Nothing from an extra, and nothing of torch that it does not import itself."""
     program = """
-import sys, time, json
+import sys, json
 import torch
 from torch.optim import lr_scheduler
 before = set(sys.modules)
-start = time.perf_counter()
 import heatbath
 heatbath.RandomSGD, heatbath.RandomLR, heatbath.randomize
-seconds = time.perf_counter() - start
-print(json.dumps([seconds, sorted(set(sys.modules) - before)]))
+print(json.dumps(sorted(set(sys.modules) - before)))
 """
-    seconds = []
-    for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-        elapsed, modules = json.loads(done.stdout)
-        seconds.append(elapsed)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     heavy = {"scipy", "matplotlib", "mlxtend", "pandas", "rich", "typer", "torch._dynamo", "torch.distributed.fsdp"}
-    assert not heavy & set(modules)
-    assert min(seconds) < 0.05
+    assert not heavy & set(json.loads(done.stdout))
 
 
 def test_the_theory_and_the_command_line_need_no_torch():

@@ -164,3 +164,8 @@ def test_module_and_narrow_pipe():
 )
 def test_a_number_has_the_digits_that_are_known(value, error, words):
     assert measure._with_error(value, error) == words
+
+
+def test_what_has_no_error_of_its_own_has_two_digits():
+    numbers = (2853.4, 99.7, 0.00204, 16.4, math.inf, 0.0, -0.0312)
+    assert [measure._two_digits(x) for x in numbers] == ["2900", "100", "0.002", "16", "inf", "0", "-0.031"]

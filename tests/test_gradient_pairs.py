@@ -198,6 +198,32 @@ def test_outputs_of_any_type(kind):
     assert thermometer._halves[0][0].item() == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)
 
 
+@pytest.mark.parametrize("with_buffers", [True, False])
+@pytest.mark.parametrize("kind", ["positional", "keywords"])
+def test_models_of_several_arguments(kind, with_buffers):
+    """They are called as by `measure_noise`."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = small_network()
+            if with_buffers:
+                self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x, scale):
+            return self.body(x * scale[:, None])
+
+    model = Scaled()
+    thermometer = Thermometer(model, torch.optim.SGD(model.parameters(), 0.1), interval=1)
+    (inputs, targets), scale = batch(0, 8), torch.linspace(0.5, 2.0, 8, dtype=torch.float64)
+    thermometer.observe(
+        cross_entropy, (inputs, scale) if kind == "positional" else {"scale": scale, "x": inputs}, targets
+    )
+    scaled = inputs * scale[:, None]
+    one, two = (gradient(model.body, scaled[part], targets[part]) for part in (slice(0, 4), slice(4, 8)))
+    assert thermometer._halves[0][0].item() == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)
+
+
 def test_readings_begin_anew_when_the_batch_size_becomes_known():
     """Micro-batches without a batch size give tr(S1)/C; the average must not mix it with tr(S1)."""
     model = small_network()

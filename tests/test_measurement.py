@@ -6,6 +6,7 @@ import torch
 
 import heatbath as hb
 from heatbath import cli, measurement
+from heatbath.plots import measurements
 
 KNOBS = hb.Thermostat(lr=0.02, batch_size=50, momentum=0.9, law="uniform:0.8")
 
@@ -33,8 +34,16 @@ def test_the_temperature_is_the_thermostat_s_at_the_measured_noise():
     found = measurement.measure_training(knobs, epochs=1, at_epochs=[1], samples=600, readings=40)
     noise = found.noises[1]
     assert noise.method == "exact"
-    predicted = knobs.temperature(noise.trace / noise.dimension)
+    predicted = knobs.temperature(noise.trace / noise.dimension) * (1 - 50 / 4000)
     assert found.history[-1]["temperature"] == pytest.approx(predicted, rel=0.1)
+
+
+def test_batches_are_drawn_without_replacement():
+    """All images in one batch make no noise."""
+    knobs = hb.Thermostat(lr=1e-3, batch_size=4000, momentum=0.9, law="constant")
+    found = measurement.measure_training(knobs, epochs=2, at_epochs=[2], samples=50)
+    assert found.history[-1]["temperature"] == 0.0 < found.history[-1]["trace"]
+    assert found.noises[2].covariance_trace("uniform:1", 4000, found.settings["dataset_size"]).sampling == 0.0
 
 
 def test_a_run_is_a_function_of_its_seed_and_touches_no_global_state(small):
@@ -57,6 +66,24 @@ def test_it_writes_a_picture_and_the_numbers(small, tmp_path):
     assert numbers["settings"]["law"] == "uniform:0.8"
     assert numbers["noise"]["2"]["trace"] == small.noises[2].trace
     assert numbers["readings"][-1] == small.history[-1]
+
+
+def test_the_last_interval_of_the_equilibrium_ratio_is_seen_whole():
+    reach = [50.0] * 4 + [2.0] * 10 + [4.0]
+    rows = [
+        {"step": k, "equilibrium_ratio": -3.0, "equilibrium_low": -3.0 - r, "equilibrium_high": -3.0 + r}
+        for k, r in enumerate(reach)
+    ]
+    bottom, top = measurements.plot_equilibrium_ratio(rows).get_ylim()
+    assert -10.0 < bottom < -7.0
+    assert 1.0 < top < 5.0
+
+
+def test_the_title_names_every_knob_that_matters(small):
+    usual = small.settings
+    assert measurement._title(usual) == "mlp on mnist5k: lr 0.02, batch 50, momentum 0.9, uniform:0.8"
+    other = {**usual, "nesterov": True, "coupling": "update", "weight_decay": 1e-3}
+    assert measurement._title(other).endswith("9, Nesterov, uniform:0.8, coupling update, weight decay 0.001")
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,26 @@ def test_a_loss_that_weighs_samples_by_their_batch(order, loss):
     assert measure_noise(model, F.cross_entropy, x, labels).method == "exact"
 
 
+@pytest.mark.parametrize("chunk_size", [None, 50])
+def test_a_rare_class_that_its_batch_weighs(chunk_size):
+    """Ten samples of a thousand: most of the time none is among the few that the loss is tried on beforehand."""
+    x = torch.randn(1000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.zeros(1000, dtype=torch.long)
+    labels[100:110] = 1
+    model, weight = nn.Linear(4, 2).double(), torch.tensor([1.0, 50.0], dtype=torch.float64)
+
+    def loss_fn(outputs, targets):
+        return F.cross_entropy(outputs, targets, weight=weight)
+
+    with pytest.raises(ValueError, match=r"not the mean of the losses .* use method='two-batch'"):
+        measure_noise(model, loss_fn, x, labels, method="exact", chunk_size=chunk_size)
+    noise = measure_noise(model, loss_fn, x, labels, batch_size=50, chunk_size=chunk_size)
+    assert noise.reason.startswith("the loss of a batch")
+    asked = measure_noise(model, loss_fn, x, labels, method="two-batch", batch_size=50)
+    assert (noise.trace, noise.method, noise.samples) == (asked.trace, "two-batch", 1000)
+    assert measure_noise(model, F.cross_entropy, x, labels, chunk_size=chunk_size).method == "exact"
+
+
 def test_a_coupling_that_no_layer_type_tells():
     class Centred(nn.Linear):
         def forward(self, x):

@@ -40,3 +40,20 @@ def test_csv_and_tensorboard_and_callbacks(tmp_path):
     assert not any(name == "heatbath/equilibrium_ratio" for name, _, k in writer if k == 2)
     with pytest.raises(ValueError, match="columns"):
         log({"step": 1, "other": 2.0})
+
+
+@pytest.mark.parametrize("text", ["notes\nwithout a last line feed", "one line", "step,temperature,other\n1,2.0,"])
+def test_a_file_of_others_is_left_as_it_is(tmp_path, text):
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"notes\.txt has the columns .*: log to another file"):
+        CSVLog(path)({"step": 1, "temperature": 2.0})
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", "st", "step,temperature", "step,temperature\r", "step,temperature\r\n0,"])
+def test_a_run_killed_while_it_wrote_goes_on(tmp_path, text):
+    path = tmp_path / "run.csv"
+    path.write_bytes(text.encode())
+    CSVLog(path)({"step": 1, "temperature": None})
+    assert path.read_bytes() == b"step,temperature\r\n1,\r\n"

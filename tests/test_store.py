@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from heatbath.archives import write_lines
 from heatbath.configs import RunConfig, sweep
 from heatbath.owners import Owner
 from heatbath.records import Epoch
@@ -316,7 +317,7 @@ def test_merging_takes_what_is_better(store, owner, other, form):
     train(store, owner, 3, 1)
     store.release(owner)
     if form != "store":
-        assert other.export(other.path / form) == 5
+        write_lines(other.records(), other.path / form)
     other.close()
     before = everything(other.path)
     source = other.path if form == "store" else other.path / form
@@ -338,8 +339,8 @@ def test_a_file_that_has_a_run_twice_gives_the_better_one(store, owner, other, t
     """In whatever order; the counts are of runs, and numbers that differ are told."""
     train(store, owner, 0, 1)
     store.release(owner)
-    store.export(tmp_path / "partial", runs=RUNS[:1])
-    other.export(tmp_path / "full", runs=RUNS[:1])
+    write_lines(store.records(RUNS[:1]), tmp_path / "partial")
+    write_lines(other.records(RUNS[:1]), tmp_path / "full")
     lines = {name: (tmp_path / name).read_text() for name in ("partial", "full")}
     values = json.loads(lines["full"])
     values["curves"]["test_loss"][1] = 7.0
@@ -373,11 +374,3 @@ def test_merging_refuses_what_is_no_store(store, tmp_path):
         store.merge(tmp_path / "file")
     with pytest.raises(FileNotFoundError, match="there is no store in"):
         store.merge(tmp_path / "folder")
-
-
-def test_exports(store, owner, tmp_path):
-    train(store, owner, 1, 3)
-    assert store.export(tmp_path / "lines", status="finished") == 1
-    assert [json.loads(line)["run"] for line in (tmp_path / "lines").read_text().splitlines()] == [RUNS[1]]
-    assert store.export_csv(tmp_path / "table.csv") == 1, "those without an epoch have no row"
-    assert (tmp_path / "table.csv").read_text().count("\n") == 1 + 3

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from heatbath.archives import write_lines
 from heatbath.configs import RunConfig, sweep
 from heatbath.owners import Owner
 from heatbath.records import Epoch
@@ -59,7 +60,7 @@ def test_a_damaged_row_is_named_and_harms_no_other(store, owner, damage):
     words = (
         rf"^run {RUNS[0]} in .*store/heatbath.sqlite is damaged \({reason}.*\): {way_out}.*, or 'heatbath runs merge'"
     )
-    for read in (store.records, lambda: store.find(RUNS[0]), lambda: store.export_csv(store.path / "a.csv")):
+    for read in (store.records, lambda: store.find(RUNS[0])):
         with pytest.raises(OSError, match=words):
             read()
     with Store(store.path, read_only=True) as reader, pytest.raises(OSError, match=words):
@@ -72,7 +73,7 @@ def test_a_damaged_run_is_replaced_by_asking_for_it_again_or_by_a_merge(store, o
     change, reason = DAMAGES[damage]
     store.claim(RUNS, owner)
     store.save(owner, [Update(run, 0, EPOCHS, "finished") for run in RUNS])
-    store.export(tmp_path / "lines.jsonl")
+    write_lines(store.records(), tmp_path / "lines.jsonl")
     before = store.records()
     spoil = f"{change} {'AND' if 'WHERE' in change else 'WHERE'} run = ?"
 
@@ -115,6 +116,6 @@ def test_a_held_out_loss_that_was_no_number_is_where_the_run_diverged(store, own
     store.release(owner)
     record = store.find(config.run)
     assert (record.status, record.curve("validation_loss")) == (read, [0.5])
-    store.export(store.path / "lines", runs=[config.run])
+    write_lines(store.records([config.run]), store.path / "lines")
     with Store(tmp_path / "other") as other:
         assert other.merge(store.path / "lines").added == 1

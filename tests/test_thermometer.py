@@ -119,6 +119,30 @@ def test_thermometer_averages_its_readings():
         np.testing.assert_allclose([reading[key] for reading in histories[1]], expected, rtol=1e-12)
 
 
+def test_parameters_that_are_set_free_begin_anew():
+    """A layer that joins brings most of the noise: an average with the sums before it would be too cold for long."""
+    model = small_network()
+    model[0].requires_grad_(False)
+    model[0].weight.mul_(10.0)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-9, momentum=0.9)
+    thermometer = Thermometer(model, optimizer, interval=2)
+    for k in range(20):
+        step(model, optimizer, thermometer, *batch(k), cross_entropy)
+    model[0].requires_grad_(True)
+    step(model, optimizer, thermometer, *batch(20), cross_entropy)
+    fresh = Thermometer(model, optimizer, interval=2)
+    fresh.step = thermometer.step
+    fresh._prepare()
+    for k in range(21, 30):
+        optimizer.zero_grad()
+        cross_entropy(model(batch(k)[0]), batch(k)[1]).backward()
+        thermometer.observe(cross_entropy, *batch(k))
+        fresh.observe(cross_entropy, *batch(k))
+        optimizer.step()
+    for key in ("trace", "gradient_norm_squared", "temperature", "kinetic_temperature"):
+        assert thermometer.history[-1][key] == pytest.approx(fresh.history[-1][key], rel=1e-9)
+
+
 class TestTrainingIsLeftAlone:
     @pytest.mark.parametrize("before", [True, False], ids=["before backward", "after backward"])
     def test_weights_buffers_and_random_state(self, before):

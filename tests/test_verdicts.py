@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from heatbath.statistics import Interval, compare, equivalence, superiority
-from heatbath.verdicts import Claim, Evidence, Factor, Verdict, judge, judge_equal, judge_greater
+from heatbath.verdicts import Claim, Evidence, Factor, Verdict, judge
 from heatbath.welch import seeds_needed
 from samples import LEFT, RIGHT, check_rate_at_most, normals, standardized
 
@@ -57,11 +57,11 @@ def test_the_ends_of_the_interval_decide():
 
 
 def test_single_claims_and_families():
-    (greater, equal) = judge_greater("g", LEFT, RIGHT, 0.005), judge_equal("e", LEFT, RIGHT, 0.02)
+    claims = [Claim("g", "greater", LEFT, RIGHT, 0.005), Claim("e", "equal", LEFT, RIGHT, 0.02)]
+    greater, equal = (judge([claim])[0] for claim in claims)
     np.testing.assert_allclose(greater.p_value, superiority(LEFT, RIGHT, 0.005).p_value)
     np.testing.assert_allclose(equal.p_value, equivalence(LEFT, RIGHT, 0.02).p_value)
-    family = judge([Claim("g", "greater", LEFT, RIGHT, 0.005), Claim("e", "equal", LEFT, RIGHT, 0.02)])
-    np.testing.assert_allclose([v.p_value for v in family], [2 * greater.p_value, 2 * equal.p_value])
+    np.testing.assert_allclose([v.p_value for v in judge(claims)], [2 * greater.p_value, 2 * equal.p_value])
     mirrored = judge([Claim("l", "less", RIGHT, LEFT, 0.005)])[0]
     np.testing.assert_allclose(mirrored.p_value, greater.p_value)
     assert judge([]) == ()
@@ -69,7 +69,7 @@ def test_single_claims_and_families():
 
 def test_contradicting_equality_counts_both_sides():
     """Next to no margin it is Welch's two-sided test."""
-    verdict = judge_equal("e", LEFT, RIGHT, 1e-12)
+    (verdict,) = judge([Claim("e", "equal", LEFT, RIGHT, 1e-12)])
     np.testing.assert_allclose(verdict.p_value, compare(LEFT, RIGHT).p_value, rtol=1e-6)
 
 
@@ -78,7 +78,8 @@ def test_a_true_equality_is_rarely_contradicted(margin):
     """At its very edge, with few seeds: at most 5 %, for margins small and large against the noise."""
     trials = 1500
     a, b = normals(21, trials, 4, mean=margin, sd=1.0), normals(22, trials, 4, sd=1.0)
-    wrong = sum(judge_equal("e", *pair, margin).outcome == "contradicted" for pair in zip(a, b, strict=True))
+    claims = [Claim("e", "equal", *pair, margin) for pair in zip(a, b, strict=True)]
+    wrong = sum(judge([claim])[0].outcome == "contradicted" for claim in claims)
     check_rate_at_most(wrong, trials, 0.05)
     assert wrong > trials * 0.02  # not by never deciding
 

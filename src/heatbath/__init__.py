@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from heatbath.optimizer import RandomSGD
     from heatbath.randomizer import randomize
     from heatbath.readings import CSVLog, TensorBoardLog
+    from heatbath.records import Record
     from heatbath.runner import load, run
     from heatbath.schedulers import CosineCycleLR, RandomLR
     from heatbath.thermometer import Thermometer
@@ -33,6 +34,7 @@ __all__ = [
     "LogNormal",
     "RandomLR",
     "RandomSGD",
+    "Record",
     "RunConfig",
     "TensorBoardLog",
     "Thermometer",
@@ -57,6 +59,7 @@ _LATER = {
     "GradientNoise": "heatbath.noise",
     "RandomLR": "heatbath.schedulers",
     "RandomSGD": "heatbath.optimizer",
+    "Record": "heatbath.records",
     "RunConfig": "heatbath.configs",
     "TensorBoardLog": "heatbath.readings",
     "Thermometer": "heatbath.thermometer",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def write_together(folder: str | Path, draw: Callable[[Path], None]) -> list[Path]:
+def write_together(folder: str | Path, draw: Callable[[Path], object]) -> list[Path]:
     """Let ``draw`` write files into a hidden folder, move them into ``folder`` when all are complete, and return them.
 
     An error or an interrupt leaves what was there before.

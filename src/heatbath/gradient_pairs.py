@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -25,9 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from torch.utils.hooks import unserializable_hook
 
 from heatbath.dynamics import gram, widest
-from heatbath.gradients import innermost
-
-LossFunction = Callable[[Any, Any], Tensor]
+from heatbath.gradients import LossFn, call_arguments, innermost
 
 
 class GradientParts:
@@ -129,7 +127,7 @@ def batch_length(inputs: Any) -> int:
 def compare_halves(
     model: nn.Module,
     groups: list[list[Tensor]],
-    loss_fn: LossFunction,
+    loss_fn: LossFn,
     inputs: Any,
     targets: Any,
     checks_loss: bool = True,
@@ -152,7 +150,8 @@ def compare_halves(
     with torch.enable_grad(), torch.random.fork_rng(sorted({p.get_device() for p in parameters if p.is_cuda})):
         for part in (slice(0, half), slice(half, 2 * half)):
             rows = _cut(inputs, part)
-            output = torch.func.functional_call(model, buffers, (rows,)) if buffers else model(rows)
+            args, kwargs = call_arguments(rows)
+            output = torch.func.functional_call(model, buffers, args, kwargs) if buffers else model(*args, **kwargs)
             loss = loss_fn(output, _cut(targets, part))
             if not isinstance(loss, Tensor) or loss.numel() != 1:
                 raise ValueError("loss_fn must return one number, the mean over the batch (reduction='mean')")
@@ -182,7 +181,7 @@ def _cut(tree: Any, part: slice) -> Any:
     return tree_map_only(Tensor, lambda leaf: leaf[part] if leaf.dim() else leaf, tree)
 
 
-def _check_mean(loss_fn: LossFunction, outputs: list[Any], targets: Any, losses: list[Tensor], half: int) -> None:
+def _check_mean(loss_fn: LossFn, outputs: list[Any], targets: Any, losses: list[Tensor], half: int) -> None:
     """Put the halves' outputs together: a mean over the batch gives the mean of their losses, a sum the sum."""
     leaves = [leaf for leaf in tree_leaves(outputs) if leaf is not None]
     if not all(isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == half for leaf in leaves):

@@ -65,13 +65,15 @@ class Objective:
             raise ValueError(f"loss_fn must return one number, the mean over samples (reduction='mean'), got {what}")
         return loss.reshape(())
 
-    def gradient(self, inputs: Data, targets: Data) -> list[Tensor]:
-        """Return the gradient of the mean loss, a tensor for each parameter."""
+    def gradient(self, inputs: Data, targets: Data) -> tuple[list[Tensor], Tensor]:
+        """Return the gradient of the mean loss, a tensor for each parameter, and the loss."""
         with torch.enable_grad():
             leaves = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
             loss = self(leaves, inputs, targets)
             found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        return [widened(g.to_dense() if g.is_sparse else g) for g in found]
+        # Of a parameter that the loss does not depend on, some releases of torch return zeros that require a gradient.
+        dense = [g.detach().to_dense() if g.is_sparse else g.detach() for g in found]
+        return [widened(g) for g in dense], loss.detach()
 
     def for_each_sample(self, what: Callable[..., Any], inputs: Data, targets: Data) -> Any:
         """Return what ``what(loss)`` is at the parameters for each sample's ``loss(parameters, ...)``, by vmap."""
@@ -103,20 +105,34 @@ class SampleGradients:
     def __init__(self, objective: Objective, inputs: Data, targets: Data, order: Tensor, chunk: int) -> None:
         self._objective, self._data, self._order = objective, (inputs, targets), order
         self.count, self.chunk = len(order), chunk
+        self._losses = torch.zeros(self.count, dtype=torch.float64)
+        self._loss, self._precision = 0.0, torch.float64
 
     def mean(self) -> list[Tensor]:
         """Return the mean of the rows, by plain backward passes."""
         total = [torch.zeros_like(widened(p)) for p in self._objective.parameters.values()]
+        self._loss = 0.0
         for low in range(0, self.count, self.chunk):
             part = self._order[low : low + self.chunk]
-            for sum_, g in zip(total, self._objective.gradient(*self._take(part)), strict=True):
+            gradient, loss = self._objective.gradient(*self._take(part))
+            self._loss, self._precision = self._loss + loss.item() * len(part) / self.count, loss.dtype
+            for sum_, g in zip(total, gradient, strict=True):
                 sum_.add_(g, alpha=len(part) / self.count)
         return total
 
     def block(self, low: int, high: int) -> list[Tensor]:
         """Return the rows from ``low`` to ``high``, a matrix for each parameter."""
-        rows = self._objective.for_each_sample(torch.func.grad, *self._take(self._order[low:high]))
+        rows, losses = self._objective.for_each_sample(torch.func.grad_and_value, *self._take(self._order[low:high]))
+        self._losses[low:high] = losses.detach()
         return [widened(rows[name].detach().reshape(high - low, -1)) for name in self._objective.parameters]
+
+    def why_not(self) -> str | None:
+        """Return why `mean` is not the mean of the rows, or None if it is; known when all of them have been computed.
+
+        A few samples do not tell if it is only a rare one that its batch weighs otherwise.
+        """
+        both = torch.stack([torch.tensor(self._loss, dtype=torch.float64), self._losses.mean()]).to(self._precision)
+        return _why_not_their_mean(both[0], both[1])
 
     def _take(self, index: Tensor) -> tuple[Data, Data]:
         inputs, targets = (take(data, index, self._objective.device) for data in self._data)
@@ -158,7 +174,7 @@ class BatchGradients:
             return self._kept[j]
         index = self._order[j * self.size : (j + 1) * self.size]
         with self._objective.randomness(self._seeds[j]):
-            row = self._objective.gradient(*(take(data, index, self._objective.device) for data in self._data))
+            row, _ = self._objective.gradient(*(take(data, index, self._objective.device) for data in self._data))
         if self._kept is not None:
             self._kept[j] = row
         return row
@@ -217,7 +233,7 @@ def check_mean_reduction(objective: Objective, inputs: Data, targets: Data, seed
         if not math.isfinite(loss):
             raise ValueError(f"the loss is {loss}: there is no gradient to measure at these weights on these data")
         buffers = {name: b.clone() for name, b in objective.model.named_buffers()}
-        outputs = torch.func.functional_call(objective.model, buffers, *_arguments(inputs))
+        outputs = torch.func.functional_call(objective.model, buffers, *call_arguments(inputs))
         if not all(isinstance(x, Tensor) for x in _leaves(outputs)):
             return  # outputs of a type of their own, which cannot be repeated here
         once = float(objective.loss_fn(outputs, targets))
@@ -271,11 +287,12 @@ class _ModelWithLoss(nn.Module):
         self._loss_fn = (loss_fn,)  # in a tuple: the parameters of a loss that is a module are not the model's
 
     def forward(self, inputs: Data, targets: Data) -> Tensor:
-        args, kwargs = _arguments(inputs)
+        args, kwargs = call_arguments(inputs)
         return self._loss_fn[0](self.model(*args, **kwargs), targets)
 
 
-def _arguments(inputs: Data) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def call_arguments(inputs: Data) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and keyword arguments that inputs stand for: a tuple or list, a dict, or a single one."""
     if isinstance(inputs, dict):
         return (), inputs
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
@@ -301,12 +318,16 @@ def _why_not_here(objective: Objective, inputs: Data, targets: Data, seed: int) 
         if "randomness" in reason:
             return "the forward pass draws random numbers (dropout in training mode?): a sample has no one gradient"
         return f"torch.func cannot take per-sample gradients of this model ({reason})"
-    if not _close(losses[0], alone):
-        return (
-            f"the loss of a batch ({float(losses[0]):.6g}) is not the mean of the losses of its samples "
-            f"({float(alone):.6g}), because a layer couples them or the loss weighs them by their batch"
-        )
-    return None
+    return _why_not_their_mean(losses[0], alone)
+
+
+def _why_not_their_mean(loss: Tensor, mean: Tensor) -> str | None:
+    if _close(loss, mean):
+        return None
+    return (
+        f"the loss of a batch ({float(loss):.6g}) is not the mean of the losses of its samples "
+        f"({float(mean):.6g}), because a layer couples them or the loss weighs them by their batch"
+    )
 
 
 def _probes(objective: Objective, inputs: Data, targets: Data) -> Iterator[tuple[Data, Data]]:

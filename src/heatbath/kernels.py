@@ -66,6 +66,9 @@ def random_sgd(
         The unit of the buffers after the step.
     """
     lr, momentum = settings["lr"], settings["momentum"]
+    if isinstance(lr, Tensor) and lr.ndim:  # one element, which torch's kernels take without dimensions since 2.8 only
+        lr = lr.reshape(())
+        settings = {**settings, "lr": lr}
     damp, nesterov = settings["dampening"], settings["nesterov"]
     after, enters_velocity = 1.0, momentum != 0 and settings["coupling"] == "gradient"
     if unit is None or not enters_velocity:

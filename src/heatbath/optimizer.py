@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.optim.optimizer import (
     Optimizer,
     ParamsT,
@@ -30,6 +29,7 @@ from heatbath.group_settings import (
 from heatbath.kernels import capturable_sgd, random_sgd
 from heatbath.laws import COUPLINGS, Constant, Law, Uniform
 from heatbath.rehearsals import is_rehearsal
+from heatbath.tracing import outside_graphs
 
 __all__ = ["RandomSGD"]
 
@@ -322,7 +322,7 @@ class RandomSGD(torch.optim.SGD):
         rate: Tensor = group["rate"].fill_(alpha)
         return rate
 
-    @_disable_dynamo
+    @outside_graphs
     def _draw_outside_graph(self) -> list[float | Tensor]:
         """Draw on the host while the step around it is compiled: the graph sees a tensor, never a new constant.
 

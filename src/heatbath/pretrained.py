@@ -55,7 +55,7 @@ def load_vgg16_features(
         return read_vgg16_features(Path(weights))
     path = find_vgg16_features(data_dir)
     if path is None and download_missing:
-        path = download(REMOTE, Path(data_dir) if data_dir is not None else cache_dir(), progress=progress)
+        path = download(REMOTE, cache_dir() if data_dir is None else Path(data_dir).expanduser(), progress=progress)
     if path is None:
         raise DataError(missing_vgg16_features(data_dir))
     return read_vgg16_features(path)

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer
 
 from heatbath.draws import Multipliers, check_integer
 from heatbath.laws import COUPLINGS, Law, Uniform, parse_law
 from heatbath.rehearsals import is_rehearsal
+from heatbath.tracing import outside_graphs
 
 
 def randomize(
@@ -111,7 +111,7 @@ class Randomizer:
     def __reduce__(self) -> Any:
         raise TypeError("a randomizer belongs to its optimizer: randomize the copy, and load this one's state_dict")
 
-    @_disable_dynamo
+    @outside_graphs
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -136,7 +136,7 @@ class Randomizer:
         watched = self._watched(closure, optimizer)
         return (args[0], watched, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
 
-    @_disable_dynamo
+    @outside_graphs
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 (a hook's signature)
         self._restore()
 

@@ -49,13 +49,16 @@ class CSVLog:
             csv.DictWriter(file, self._columns).writerow(reading)
 
     def _open(self, columns: list[str]) -> list[str]:
-        if self.path.exists() and self.path.stat().st_size:
-            with self.path.open("r+", newline="", encoding="utf-8") as file:
-                text = file.read()
-                if not text.endswith("\n"):  # a run that was killed in the middle of a row
-                    file.truncate(len(text[: text.rfind("\n") + 1].encode()))
-                return next(csv.reader(text.splitlines()), columns) if "\n" in text else self._header(columns)
-        return self._header(columns)
+        if not (self.path.exists() and self.path.stat().st_size):
+            return self._header(columns)
+        with self.path.open("r+", newline="", encoding="utf-8") as file:
+            text = file.read()
+            found = next(csv.reader(text.splitlines()), [])
+            if "\n" not in text and ",".join(columns).startswith(text.rstrip("\r")):  # killed in the header
+                return self._header(columns)
+            if set(found) == set(columns) and not text.endswith("\n"):  # killed in a row; a file of others is kept
+                file.truncate(len(text[: text.rfind("\n") + 1].encode()))
+        return found
 
     def _header(self, columns: list[str]) -> list[str]:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,9 +10,7 @@ import base64
 import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -21,29 +19,24 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from heatbath.file_sets import write_together
 from heatbath.panels import FigureData, Panel, Series, to_csv
 from heatbath.verdicts import Verdict
 
 DIGITS = 7  # of a number in the page, as many as single precision knows; the CSV beside it has all
 _OUTCOMES = ("confirmed", "contradicted", "undecided")
+_TITLE = "SGD with a random learning rate: what the paper says and what we find"
 
 
-def write_report(
-    figures: Sequence[FigureData],
-    folder: str | Path,
-    *,
-    about: Mapping[str, str],
-    title: str = "SGD with a random learning rate: what the paper says and what we find",
-) -> Path:
+def write_report(figures: Sequence[FigureData], folder: str | Path, *, about: Mapping[str, str]) -> Path:
     """Write ``report.html``, ``verdicts.md`` and ``NAME.svg``, ``.png``, ``.pdf`` and ``.csv`` of each figure.
 
-    The page alone is complete: it holds the data and makes the downloads itself. Each file appears when it is whole.
+    The page alone is complete: it holds the data and makes the downloads itself. All appear when they are whole.
 
     Args:
         figures: in the order of the page; their names become names of files.
         folder: where to write; made if need be.
         about: what was run, in words: settings, seeds, device, versions, time.
-        title: of the page.
 
     Returns:
         The page.
@@ -51,10 +44,8 @@ def write_report(
     from heatbath import plots
 
     _check_names(figures)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as name:
-        partial = Path(name)
+
+    def draw(partial: Path) -> None:
         for figure in figures:
             picture = plots.plot_figure(figure)
             for kind in ("svg", "png", "pdf"):
@@ -62,12 +53,12 @@ def write_report(
             (partial / f"{figure.name}.csv").write_text(to_csv(figure), encoding="utf-8")
         pdfs = {figure.name: (partial / f"{figure.name}.pdf").read_bytes() for figure in figures}
         cut = {figure.name: [plots.cuts_bars(panel) for panel in figure.panels] for figure in figures}
-        page = _page(figures, about=about, title=title, pdfs=pdfs, cut=cut)
+        page = _page(figures, about=about, pdfs=pdfs, cut=cut)
         (partial / "report.html").write_text(page, encoding="utf-8")
         (partial / "verdicts.md").write_text(verdict_table(figures), encoding="utf-8")
-        for path in sorted(partial.iterdir()):
-            os.replace(path, folder / path.name)
-    return folder / "report.html"
+
+    write_together(folder, draw)
+    return Path(folder) / "report.html"
 
 
 def verdict_table(figures: Sequence[FigureData]) -> str:
@@ -131,7 +122,6 @@ def _page(
     figures: Sequence[FigureData],
     *,
     about: Mapping[str, str],
-    title: str,
     pdfs: Mapping[str, bytes],
     cut: Mapping[str, Sequence[bool]],
 ) -> str:
@@ -140,7 +130,7 @@ def _page(
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = json.dumps([_figure_data(figure, cut[figure.name]) for figure in figures], separators=(",", ":"))
     return Template((source / "template.html").read_text(encoding="utf-8")).substitute(
-        title=escape(title),
+        title=escape(_TITLE),
         # The browser runs this script and no other, whatever the texts of the figures hold.
         script_hash=f"sha256-{digest}",
         script=script,

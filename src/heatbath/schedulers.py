@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
@@ -16,6 +15,7 @@ from heatbath.draws import Multipliers, check_integer
 from heatbath.laws import Law, Uniform, parse_law
 from heatbath.randomizer import refuse_random_sgd
 from heatbath.rehearsals import is_rehearsal
+from heatbath.tracing import outside_graphs
 
 _LEAST = 2.0**-100  # what is written for a multiplier of 0, so that a chained scheduler's factor is not lost in it
 
@@ -226,7 +226,7 @@ def _set_lr(group: dict[str, Any], rate: Any) -> None:
         group["lr"] = rate
 
 
-@_disable_dynamo
+@outside_graphs
 def _put_base_lr_back(optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG001 (a hook's signature)
     if is_rehearsal(optimizer):
         return

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from heatbath import archives, databases, tables
 from heatbath.configs import RunConfig
@@ -246,10 +246,10 @@ class Store:
             connection.execute(change, (owner.name,))
 
     def merge(self, other: str | os.PathLike[str]) -> Merged:
-        """Take over the runs of another store, or of a file of `export`; neither is changed. Twice is as good as once.
+        """Take over the runs of another store, or of a file of `heatbath.archives.write_lines`; neither is changed.
 
-        A finished run beats a diverged or partial one, and a longer one a shorter one; also in a file that has a run
-        twice. All beat a run whose rows are damaged.
+        Twice is as good as once. A finished run beats a diverged or partial one, and a longer one a shorter one; also
+        in a file that has a run twice. All beat a run whose rows are damaged.
         """
         source = Path(other)
         if source.exists() and not source.is_dir():
@@ -274,25 +274,6 @@ class Store:
             tuple(run for run, several in verdicts.items() if word in several) for word in ("differing", "busy")
         )
         return Merged(counts["added"], counts["improved"], counts["known"], differing, busy)
-
-    def export(self, path: str | os.PathLike[str], **chosen: Any) -> int:
-        """Write compact lines to commit and to merge, see `archives.write_lines`; return how many runs they hold."""
-        records = self.records(**chosen)
-        archives.write_lines(records, path)
-        return len(records)
-
-    def export_csv(self, path: str | os.PathLike[str], **chosen: Any) -> int:
-        """Write a table with a row per run and epoch, see `archives.write_csv`; return how many runs have rows."""
-        return self._export_table(archives.write_csv, path, chosen)
-
-    def export_parquet(self, path: str | os.PathLike[str], **chosen: Any) -> int:
-        """Write the same table as Parquet, which needs pyarrow; return how many runs have rows."""
-        return self._export_table(archives.write_parquet, path, chosen)
-
-    def _export_table(self, write: Callable[[list[Record], Any], None], path: Any, chosen: Any) -> int:
-        records = self.records(**chosen)
-        write(records, path)
-        return sum(bool(record.epochs) for record in records)
 
     def _sort_out(self, rows: tables.Rows) -> tuple[list[Record], dict[str, tables.Damage]]:
         return tables.sort_out(rows, lambda owner: is_alive(self.owners, owner))

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -39,11 +38,12 @@ from heatbath.dynamics import (
     squared_gradient,
 )
 from heatbath.equilibrium import Balance
-from heatbath.gradient_pairs import GradientParts, LossFunction, batch_length, compare_halves, compare_parts
-from heatbath.gradients import as_real
+from heatbath.gradient_pairs import GradientParts, batch_length, compare_halves, compare_parts
+from heatbath.gradients import LossFn, as_real
 from heatbath.laws import Law, parse_law
 from heatbath.readings import Reading
 from heatbath.rehearsals import is_rehearsal
+from heatbath.tracing import outside_graphs
 
 Callback = Callable[[Reading], Any]
 
@@ -145,6 +145,7 @@ class Thermometer:
         self._sizes: list[int] = []  # of the batches that it was called with
         self._noted: list[Tensor] | None = None
         self._watched: list[list[int]] = []  # the parameters that these are of
+        self._trainable: list[int] | None = None  # how many there were at the last reading, by group
         self._hook = optimizer.register_step_post_hook(self._after_step)
         self._prepare()
 
@@ -172,8 +173,8 @@ class Thermometer:
         ratio = self.equilibrium_ratio
         return ratio.contains(1.0) if math.isfinite(ratio.high) else None
 
-    @_disable_dynamo
-    def observe(self, loss_fn: LossFunction | None = None, inputs: Any = None, targets: Any = None) -> None:
+    @outside_graphs
+    def observe(self, loss_fn: LossFn | None = None, inputs: Any = None, targets: Any = None) -> None:
         """Measure the gradient noise of a mini-batch if a reading is due at the coming step; else return at once.
 
         Call it anywhere between two steps, with the batch of the step; before the backward pass it needs the least
@@ -187,8 +188,9 @@ class Thermometer:
 
         Args:
             loss_fn: ``loss_fn(model(inputs), targets)``, averaged over the batch.
-            inputs: what the model takes, a tensor or nested containers of them, the batch first.
-            targets: the same for the loss.
+            inputs: what the model takes, the batch first: a tensor, a tuple or list of positional arguments, or a dict
+                of keyword arguments, as for `measure_noise`.
+            targets: for the loss; a tensor or containers of them.
 
         Raises:
             ValueError: a batch of one, or a loss that is not a mean over the batch.
@@ -241,17 +243,17 @@ class Thermometer:
         for average, state in zip(self._averages, state_dict["averages"], strict=True):
             average.load_state_dict(state)
         self.history = [dict(reading) for reading in state_dict["history"]]
+        self._trainable = None
         self._prepare()
 
-    @_disable_dynamo
+    @outside_graphs
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 (a hook's signature)
         if is_rehearsal(optimizer):
             return
         self.step += 1
         if len(self._groups) != len(self._balance.stiffness):  # a new group makes a new system: begin again
             self._balance.restart(len(self._groups))
-            for average in self._averages:
-                average.clear()
+            self._forget()
         for i, group in enumerate(optimizer.param_groups):
             lr = mean_rate(optimizer, i)
             if "lr_factor" in group and self._law is None:
@@ -275,6 +277,10 @@ class Thermometer:
         if (self.step + 1) % self.interval == 0:
             self._parts, self._watched = GradientParts(self._parameters), self._identities
 
+    def _forget(self) -> None:
+        for average in self._averages:
+            average.clear()
+
     def _drop_parts(self) -> None:
         if self._parts is not None:
             self._parts.remove()
@@ -291,6 +297,10 @@ class Thermometer:
             warnings.warn(f"{what} at step {self.step}: no reading there", RuntimeWarning, stacklevel=2)
             self._balance.anchor = None
             return
+        trainable = [sum(as_real(p).numel() for p in group) for group in self._parameters]
+        if self._trainable not in (None, trainable):  # frozen or set free since: the old sums are over others
+            self._forget()
+        self._trainable = trainable
         if noise:
             self._trace.update([trace for trace, _ in noise])
             self._squared_gradient.update([squared for _, squared in noise])

@@ -220,18 +220,6 @@ def judge(claims: Iterable[Judgeable], level: float = 0.95, power: float = 0.9) 
     return tuple(_settle(claim, claim.weigh(error, power), error, len(family)) for claim in family)
 
 
-def judge_equal(statement: str, a: Sequence[float], b: Sequence[float], margin: float, level: float = 0.95) -> Verdict:
-    """Return the verdict on "the means differ by less than the margin", a family of its own: see `judge`."""
-    return judge([Claim(statement, "equal", a, b, margin)], level)[0]
-
-
-def judge_greater(
-    statement: str, a: Sequence[float], b: Sequence[float], margin: float = 0.0, level: float = 0.95
-) -> Verdict:
-    """Return the verdict on "mean(a) exceeds mean(b) by more than the margin", a family of its own: see `judge`."""
-    return judge([Claim(statement, "greater", a, b, margin)], level)[0]
-
-
 def _settle(claim: Judgeable, evidence: Evidence | str, error: float, family: int) -> Verdict:
     if isinstance(evidence, str):
         return Verdict(claim.statement, "undecided", f"{evidence}.", margin=claim.margin)

@@ -4,6 +4,7 @@ import re
 import pytest
 
 from heatbath import paper, runner
+from heatbath.archives import write_lines
 from heatbath.cli import verdicts
 from heatbath.cli.report import read_records
 from heatbath.store import Store
@@ -77,8 +78,8 @@ def exported(trained, tmp_path):
     (tmp_path / "exports").mkdir()
     with Store(trained, read_only=True) as store:
         some = [record.run for record in store.records()][:3]
-        store.export(tmp_path / "exports" / "all.jsonl.gz")
-        store.export(tmp_path / "exports" / "some.jsonl", runs=some)
+        write_lines(store.records(), tmp_path / "exports" / "all.jsonl.gz")
+        write_lines(store.records(some), tmp_path / "exports" / "some.jsonl")
     return tmp_path / "exports"
 
 

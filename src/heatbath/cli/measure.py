@@ -11,6 +11,7 @@ import typer
 
 from heatbath.cli.progress import display, follow_fraction
 from heatbath.cli.screens import check_data_dir, check_folder, console, print_table, write
+from heatbath.machines import choose_device
 from heatbath.thermostat import Thermostat
 
 _HEADINGS = (
@@ -33,7 +34,7 @@ def measure_network(
     at_epoch: Annotated[list[int] | None, typer.Option(help="Measure the noise after this epoch; repeat.")] = None,
     samples: Annotated[int, typer.Option(help="Training images that the noise is measured on.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of weights, order and multipliers.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Where to look for the data first.")] = None,
     out: Annotated[Path, typer.Option(help="The folder for the picture and the numbers.")] = Path("out"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
@@ -46,15 +47,9 @@ def measure_network(
         raise ValueError(f"--batch-size must be at least 2 to measure noise, got {batch_size}")
     if samples < 4:
         raise ValueError(f"--samples must be at least 4 to measure noise, got {samples}")
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"--device must be auto, cpu or cuda, got {device!r}")
-    import torch
-
+    device = choose_device(device)
     from heatbath import measurement, plots  # noqa: F401 - a missing extra is told before the training, not after it
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch sees no GPU here; use --device cpu")
-    device = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
     with display() as shown:
         found = measurement.measure_training(
             knobs,
@@ -75,15 +70,16 @@ def measure_network(
         return
     rows = []
     for epoch, noise in found.noises.items():
+        parts = noise.covariance_trace(knobs.law, knobs.batch_size, found.settings["dataset_size"])
         along = noise.along() * noise.dimension / noise.trace if noise.trace else math.nan
         rows.append(
             (
-                *(str(epoch), f"{found.accuracies[epoch]:.4f}", f"{noise.gradient_norm_squared:.3g}"),
+                *(str(epoch), f"{found.accuracies[epoch]:.4f}", _two_digits(noise.gradient_norm_squared)),
                 _with_error(noise.trace, noise.trace_error),
-                f"{noise.noise_scale:.4g}",
+                _two_digits(noise.noise_scale),
                 _with_error(noise.effective_rank, noise.effective_rank_error),
-                f"{along:.3g}",
-                f"{100 * noise.covariance_trace(knobs.law, knobs.batch_size).dropped_fraction:.2g} %",
+                _two_digits(along),
+                f"{_two_digits(100 * parts.dropped_fraction)} %",
             )
         )
     last = found.history[-1] if found.history else {}
@@ -106,6 +102,11 @@ def _interval(reading: dict[str, Any]) -> str:
     if value is None:
         return "not known yet"
     return f"{value:.3g}" + ("" if low is None else f" (95 %: {low:.3g} to {high:.3g})")
+
+
+def _two_digits(value: float) -> str:
+    """A number whose error is not known, but seldom below some percent."""
+    return f"{float(f'{value:.2g}'):g}"
 
 
 def _with_error(value: float, error: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 from heatbath import machines
 from heatbath.configs import RunConfig
 from heatbath.draws import check_integer
+from heatbath.file_sets import write_together
 from heatbath.panels import FigureData
 from heatbath.paper import SCALES, Scale, find_experiments
 from heatbath.paper.claims import PAIRED_FROM
@@ -260,10 +260,7 @@ def _keep(store: Path, calculation: Calculation, result: Mapping[str, Any]) -> N
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".partial-") as partial:
-        (Path(partial) / path.name).write_text(text, encoding="utf-8")
-        os.replace(Path(partial) / path.name, path)
+    write_together(path.parent, lambda partial: (partial / path.name).write_text(text, encoding="utf-8"))
 
 
 def _path(store: Path, calculation: Calculation) -> Path:

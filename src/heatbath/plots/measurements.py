@@ -83,8 +83,9 @@ def plot_equilibrium_ratio(history: Sequence[Mapping[str, Any]], ax: Axes | None
         ratios = [row["equilibrium_ratio"] for row in rows]
         ax.fill_between(steps, low, high, color=SKY, alpha=0.35, linewidth=0, label="95 % interval")
         ax.plot(steps, ratios, color=BLUE, linewidth=1.3, label="dissipation / fluctuation")
-        late = np.array(ratios[len(ratios) // 3 :])
-        ax.set_ylim(min(0.0, float(late.min())) - 0.1, max(2.0, 1.2 * float(late.max())))
+        # The first intervals are too wide to show; the last one is the answer, and shown whole.
+        shown = np.array([*ratios[len(ratios) // 3 :], low[-1], high[-1]])
+        ax.set_ylim(min(0.0, 1.1 * float(shown.min())) - 0.1, max(2.0, 1.1 * float(shown.max())))
         ax.legend(frameon=False)
     ax.set(xlabel="steps", ylabel="equilibrium ratio")
     ax.set_title("Is it at equilibrium? (1 = yes)")
