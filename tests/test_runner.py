@@ -125,8 +125,8 @@ def test_a_full_disk_is_one_plain_line(gpu, tmp_path, monkeypatch):
     [
         ({"configs": ["mlp"]}, TypeError, "configs must be RunConfigs, got 'mlp'"),
         ({"device": "gpu"}, ValueError, "device must be auto, cpu"),
-        ({"workers": 0}, ValueError, "workers must be a positive integer"),
-        ({"stack": True}, ValueError, "stack must be a positive integer"),
+        ({"workers": 0}, ValueError, "workers must be an integer with 1 <= workers"),
+        ({"stack": True}, ValueError, "stack must be an integer with 1 <= stack"),
         ({"checkpoint_seconds": -1.0}, ValueError, "checkpoint_seconds must be finite and not negative"),
         ({"checkpoint_seconds": math.nan}, ValueError, "checkpoint_seconds must be finite and not negative"),
         ({"checkpoint_seconds": "1"}, TypeError, "checkpoint_seconds must be a number"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from heatbath.checkpoints import is_disk_full
 from heatbath.configs import RunConfig
 from heatbath.downloads import check_data_dir
+from heatbath.draws import check_integer
 from heatbath.machines import check_device, choose_device
 from heatbath.records import ENDED, Record
 from heatbath.store import Store, no_space
@@ -150,8 +151,8 @@ def _check_arguments(
             raise TypeError(f"configs must be RunConfigs, got {config!r}")
     check_device(device)
     for name, value in (("workers", workers), ("stack", stack)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} must be a positive integer or None, got {value!r}")
+        if value is not None:
+            check_integer(name, value, least=1)
     if isinstance(checkpoint_seconds, bool) or not isinstance(checkpoint_seconds, int | float):
         raise TypeError(f"checkpoint_seconds must be a number, got {checkpoint_seconds!r}")
     if not 0.0 <= checkpoint_seconds < math.inf:

@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from heatbath.averages import Estimate, ExponentialAverage
+from heatbath.draws import check_integer
 from heatbath.dynamics import (
     PAIRS,
     Knobs,
@@ -120,10 +121,9 @@ class Thermometer:
         process_group: dist.ProcessGroup | None = None,
         callback: Callback | Iterable[Callback] = (),
     ) -> None:
-        sizes = {"interval": (interval, 1), "window": (window, 4), "batch_size": (batch_size, 2)}
-        for name, (size, least) in {**sizes, "dataset_size": (dataset_size, 2)}.items():
-            if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < least):
-                raise ValueError(f"{name} must be an integer, at least {least}, got {size!r}")
+        interval, window = check_integer("interval", interval, least=1), check_integer("window", window, least=4)
+        batch_size = None if batch_size is None else check_integer("batch_size", batch_size, least=2)
+        dataset_size = None if dataset_size is None else check_integer("dataset_size", dataset_size, least=2)
         if not 0.0 < confidence < 1.0:
             raise ValueError(f"confidence must be a number with 0 < confidence < 1, got {confidence!r}")
         check_optimizer(model, optimizer)
