@@ -80,6 +80,26 @@ def load(store: str | os.PathLike[str]) -> list[Record]:
         return results.records()
 
 
+def check_data(configs: Sequence[RunConfig], data_dir: str | os.PathLike[str] | None = None) -> None:
+    """Get the data that runs need, or say how to, before hours go into the others.
+
+    Raises:
+        DataError: a data set or ImageNet's features can be neither found nor downloaded.
+    """
+    from heatbath.data_files import DataError
+    from heatbath.datasets import load_dataset
+    from heatbath.pretrained import load_vgg16_features
+
+    try:
+        for name in sorted({config.dataset for config in configs}):
+            load_dataset(name, data_dir=data_dir)
+        if any(config.weights for config in configs):
+            load_vgg16_features(data_dir=data_dir)
+    except DataError as error:
+        advice = "'heatbath data' shows what is found where, 'heatbath data --get NAME' fetches it"
+        raise DataError(f"{error}; {advice}") from error
+
+
 def _absolute_data_dir(data_dir: str | os.PathLike[str] | None) -> Path | None:
     """The folder to look in first, from here on: the working folder may change before the last run has ended."""
     if data_dir is not None:

@@ -248,7 +248,8 @@ class Thermometer:
 
     @outside_graphs
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 (a hook's signature)
-        if is_rehearsal(optimizer):
+        rate = optimizer.param_groups[0]["lr"]
+        if (type(rate) is not float or rate == 0.0) and is_rehearsal(optimizer):  # a call that most steps are spared
             return
         self.step += 1
         if len(self._groups) != len(self._balance.stiffness):  # a new group makes a new system: begin again

@@ -7,7 +7,7 @@ import pytest
 from heatbath import runner
 from heatbath.data_files import DataError
 from heatbath.panels import Panel, Series
-from heatbath.paper import EXPERIMENTS, Calculation, reproduction
+from heatbath.paper import EXPERIMENTS, Calculation
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.reproduction import reproduce
 from heatbath.verdicts import Claim, judge
@@ -185,10 +185,10 @@ def test_data_is_looked_for_only_if_a_run_needs_it(monkeypatch):
     asked = []
     monkeypatch.setattr("heatbath.datasets.load_dataset", lambda name, **_options: asked.append(name))
     monkeypatch.setattr("heatbath.pretrained.load_vgg16_features", lambda **_options: asked.append("features"))
-    reproduction.check_data([])
+    runner.check_data([])
     assert asked == []
     configs = EXPERIMENTS["figure4"].configs("paper", seeds=1)
-    reproduction.check_data([config for config in configs if config.weights is None])
+    runner.check_data([config for config in configs if config.weights is None])
     assert asked == ["cifar10"]
-    reproduction.check_data([*configs, replace(EXPERIMENTS["figure1"].configs("paper")[0])])
+    runner.check_data([*configs, replace(EXPERIMENTS["figure1"].configs("paper")[0])])
     assert asked == ["cifar10", "cifar10", "mnist", "features"]

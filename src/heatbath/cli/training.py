@@ -67,11 +67,9 @@ def complete(configs: Sequence[RunConfig], store: Path, means: Means) -> list[Re
     check_folder(store, "--store")
     with resumable(), display(quiet=means.quiet) as shown:
         shown.show(None, ("starting",))
-        from heatbath.paper.reproduction import check_data
-
         machines.choose_device(means.device)
         download_data(left, means.data_dir, shown)
-        check_data(left, means.data_dir)
+        runner.check_data(left, means.data_dir)
         return runner.run(
             configs,
             store,

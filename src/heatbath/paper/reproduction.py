@@ -110,7 +110,7 @@ def reproduce(
     known = {record.run: record for record in runner.load(folder)} if (folder / Store.FILE).exists() else {}
     if train:
         open_ = [config for config in configs if config.run not in known or known[config.run].status not in ENDED]
-        check_data(open_, data_dir)
+        runner.check_data(open_, data_dir)
         results = cached_results(calculations, folder)
         left = [calculation for calculation in calculations if calculation.name not in results]
         trained_at = 0.0 if not open_ else _TRAINED if left else _COMPUTED
@@ -162,26 +162,6 @@ def draw(
 def cached_results(calculations: Sequence[Calculation], folder: Path) -> dict[str, Mapping[str, Any]]:
     """Return the results of those calculations that a store, or a folder of exported files, has."""
     return {c.name: result for c in calculations if (result := _cached(folder, c)) is not None}
-
-
-def check_data(configs: Sequence[RunConfig], data_dir: str | os.PathLike[str] | None = None) -> None:
-    """Get the data that runs need, or say how to, before hours go into the others.
-
-    Raises:
-        DataError: a data set or ImageNet's features can be neither found nor downloaded.
-    """
-    from heatbath.data_files import DataError
-    from heatbath.datasets import load_dataset
-    from heatbath.pretrained import load_vgg16_features
-
-    try:
-        for name in sorted({config.dataset for config in configs}):
-            load_dataset(name, data_dir=data_dir)
-        if any(config.weights for config in configs):
-            load_vgg16_features(data_dir=data_dir)
-    except DataError as error:
-        advice = "'heatbath data' shows what is found where, 'heatbath data --get NAME' fetches it"
-        raise DataError(f"{error}; {advice}") from error
 
 
 def _choose(names: Sequence[str], scale: Scale) -> tuple[list[Experiment], list[str]]:
