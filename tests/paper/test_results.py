@@ -323,7 +323,7 @@ def test_the_words_on_the_thermometer_are_those_of_the_readings(prose):
     assert f"is about {first_third:.0f} in the first third of the run" in prose
     assert f"and {fmean(run[-1]['equilibrium_ratio'] for run in runs['constant']):.0f} at its end" in prose
     assert f"still grow after {everything[0][-1]['step']:,}" in prose
-    assert f"Reshuffling alone would make it {1 - 256 / 60_000 * 1.9 / 0.1:.2f}" in prose
+    assert f"Reshuffling alone would make it {1 - 2 * 0.9 * 256 / (0.1 * (60_000 - 256)):.2f}" in prose
 
 
 def test_the_words_on_roughness_are_those_of_the_records(prose):

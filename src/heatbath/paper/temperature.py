@@ -68,7 +68,7 @@ def _calculations(scale: Scale) -> Sequence[Calculation]:
     return [
         Calculation(
             f"{label}, seed {seed}",
-            {"kind": "thermometer", "format": 1, **common, **knobs, "seed": seed},
+            {"kind": "thermometer", "format": 2, **common, **knobs, "seed": seed},
             measure_temperatures,
             cost,
         )
