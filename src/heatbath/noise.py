@@ -82,8 +82,8 @@ class GradientNoise:
         gradient_norm_squared: ``|y_mean|^2 - tr S1 / n``, unbiased for ``|g|^2``; below zero where ``g`` drowns.
         trace: ``tr S1``.
         trace_error: its standard error by the jackknife over the rows, which errs on the large side; it accounts for
-            the draw of the data. NaN for 2 rows. Twice the error on either side covers the trace in 93 to 97 of 100
-            draws of a normal law; where few samples carry it, in 75 to 90: the draws without these fall short of it.
+            the draw of the data. NaN for 2 rows. Where few samples carry the trace, draws without them fall short of
+            it by more than the error tells.
         layer_traces: the part of ``trace`` in each trainable parameter, by name.
         spectrum: the largest eigenvalues of ``S1``, falling, from the Gram matrix of ``spectrum_rows`` rows; all that
             are not zero by construction. An eigenvalue ``s`` comes out too large by about ``(trace - s) C / K`` for

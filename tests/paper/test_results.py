@@ -145,12 +145,17 @@ def test_the_words_on_figure_6_are_those_of_the_records(prose):
         means = np.mean([run.curve("test_accuracy") for run in some], axis=0)
         crossed.append([epoch + 2 for epoch in np.nonzero(np.diff(means > printed))[0]])
         ends += [means[-1], len(some)]
+        between = slice(crossed[-1][0] - 1, crossed[-1][-1])
+        apart = np.std([run.curve("test_accuracy")[between] for run in some], axis=0, ddof=1)
+        assert np.mean(apart > (0.00444 if size == 128 else 0.00526)) > 0.5
+    assert "at most of these epochs our runs differ more from each other than the printed ones do" in prose
     first, (*second, fallen, risen) = crossed
     words = "several times between epochs {} and {}, that for C = 256 between {} and {}, "
     assert words.format(first[0], first[-1], second[0], second[-1]) in prose
     assert f"and again between {fallen} and {risen}, when one run falls back" in prose
     words = "ends at {:.3f} at C = 128, l = 2.5e-4 ({} seeds) and at {:.3f} at C = 256, l = 5e-4 ({})"
     assert words.format(*ends) in prose
+    assert_the_printed_number_is_taken_as_exact(prose, runs)
     cnns = {record.run: record for record in read_lines(ROOT / "results/cnn.jsonl.gz")}
     one, two = ([cnns[config.run] for config in group.configs] for group in EXPERIMENTS["figure6"].groups("paper")[:2])
     late = stats.ttest_rel([TAIL_TEST.of(run) for run in one], [TAIL_TEST.of(run) for run in two])
@@ -159,6 +164,48 @@ def test_the_words_on_figure_6_are_those_of_the_records(prose):
     sharing = [run for run in runs if run.config.batch_size == 128]
     seconds = [fmean(run.seconds for run in some) for some in (one, two, sharing)]
     assert "took {:.0f}, {:.0f} and {:.0f} s".format(*seconds) in prose
+
+
+def assert_the_printed_number_is_taken_as_exact(prose, runs):
+    """What would become of the verdict if the printed mean had an error of its own."""
+    assert "were it one of five runs or fewer, the claim would be undecided" in prose
+    ours = [run.final("test_accuracy") for run in runs if run.config.batch_size == 128]
+    printed, spread = 0.73036, 0.00444
+
+    def p_value(count):
+        """That the means are two printed deviations apart or less, among the figure's six claims."""
+        gap = np.mean(ours) - printed - 2 * spread
+        return (
+            6
+            * stats.ttest_ind_from_stats(
+                gap, np.std(ours, ddof=1), len(ours), 0.0, spread, count, equal_var=False, alternative="greater"
+            ).pvalue
+        )
+
+    assert min(map(p_value, range(2, 6))) > 0.05 > p_value(100)
+
+
+def test_the_errata_have_the_numbers_of_the_records():
+    text = " ".join((ROOT / "docs/errata.md").read_text().partition("## 9. VGG16")[2].split())
+    random = [run for run in read_lines(ROOT / "results/vgg16.jsonl.gz") if str(run.config.protocol) == "random"]
+
+    def end(size, weights):
+        some = [run for run in random if (run.config.batch_size, run.config.weights) == (size, weights)]
+        return fmean(run.final("test_accuracy") for run in some)
+
+    assert f"they end at {end(256, 'imagenet'):.3f} (random rate, C = 256, 3 seeds)" in text
+    assert f"180 epochs end at {end(256, None):.3f} (C = 256) and {end(128, None):.3f} (C = 128, 5 seeds each)" in text
+    assert min(run.curve("test_accuracy")[0] for run in random if run.config.weights) > 0.74
+
+
+def test_what_chance_explains_is_that_of_the_report(prose, rebuilt):
+    told = re.findall(
+        r"(\w+) explains [^.]*(?:\.\d+[^.]*)*, where chance would (\d\.\d\d)\.", (rebuilt / "report.html").read_text()
+    )
+    chances = {name: float(chance) for name, chance in told}
+    knobs = [chance for name, chance in chances.items() if name != "T"]
+    assert len(knobs) == 3
+    assert f"values, would explain {chances['T']:.2f}, and a knob {min(knobs):.2f} to {max(knobs):.2f};" in prose
 
 
 PROTOCOLS = ("constant", "random", "cyclic:6", "cyclic:18", "cyclic:30")

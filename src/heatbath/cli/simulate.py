@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import typer
 
 from heatbath.cli.progress import display, follow_fraction
 from heatbath.cli.screens import check_folder, console, print_table
 from heatbath.thermostat import Thermostat
-
-if TYPE_CHECKING:
-    from heatbath.theory.landscapes import Landscape
-
-Progress: TypeAlias = Callable[[float, str], None]
 
 
 def simulate_landscape(
@@ -56,40 +51,26 @@ def simulate_landscape(
     loss = parse_landscape(simulation.DEFAULT_LANDSCAPE if landscape == "double-well" else landscape)
     if loss.dimension > 2:
         raise ValueError(f"--landscape {landscape} has {loss.dimension} dimensions: pictures need one or two")
-    usual = simulation.DEFAULT_KNOBS if loss.dimension == 1 else plane_simulation.DEFAULT_KNOBS
+    simulate: Any = simulation.simulate
+    write: Any = simulation.write_simulation
+    usual, print_numbers, share = simulation.DEFAULT_KNOBS, _print_line, 0.6  # of the time, before the pictures
+    if loss.dimension == 2:
+        simulate, write = plane_simulation.simulate_plane, plane_simulation.write_plane_simulation
+        usual, print_numbers, share = plane_simulation.DEFAULT_KNOBS, _print_plane, 0.8
     knobs = Thermostat(usual.lr if lr is None else lr, batch_size, momentum, nesterov, law, coupling, dataset_size)
     given = {"diffusion": diffusion, "steps": steps, "trajectories": trajectories, "seed": seed}
-    asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    follow = _follow_on_a_line if loss.dimension == 1 else _follow_in_the_plane
+    asked = {name: value for name, value in given.items() if value is not None}
     with display(log=False) as shown:
-        numbers, files = follow(knobs, loss, asked, folder, follow_fraction(shown))
-    print_numbers = _print_line if loss.dimension == 1 else _print_plane
+        report = follow_fraction(shown)
+        found = simulate(knobs, loss, **asked, progress=lambda done, what: report(share * done, what))
+        files = write(found, folder, lambda done, what: report(share + (1.0 - share) * done, what))
+    numbers = found.summary
     console().print(
         f"{numbers['landscape']} at temperature {numbers['temperature']:.4g}, after {numbers['steps']} steps"
     )
     print_numbers(numbers)
     for file in files:
         console().print(f"wrote {file}")
-
-
-def _follow_on_a_line(
-    knobs: Thermostat, loss: Landscape, asked: dict[str, Any], folder: Path, report: Progress
-) -> tuple[Mapping[str, Any], list[Path]]:
-    from heatbath import simulation
-
-    found = simulation.simulate(knobs, loss, **asked, progress=lambda done, what: report(0.6 * done, what))
-    files = simulation.write_simulation(found, folder, lambda done, what: report(0.6 + 0.4 * done, what))
-    return found.summary, files
-
-
-def _follow_in_the_plane(
-    knobs: Thermostat, loss: Landscape, asked: dict[str, Any], folder: Path, report: Progress
-) -> tuple[Mapping[str, Any], list[Path]]:
-    from heatbath import plane_simulation
-
-    found = plane_simulation.simulate_plane(knobs, loss, **asked, progress=lambda done, what: report(0.8 * done, what))
-    files = plane_simulation.write_plane_simulation(found, folder, lambda done, what: report(0.8 + 0.2 * done, what))
-    return found.summary, files
 
 
 def _print_line(numbers: Mapping[str, Any]) -> None:
