@@ -195,7 +195,9 @@ def test_nobody_can_say_at_the_margin():
 
 def test_verdict_in_words():
     assert Verdict("c", "undecided", "", seeds_needed=38).text == "undecided (needs about 38 seeds)"
-    assert Verdict("c", "undecided", "", seeds_needed=1234).text == "undecided (needs about 1300 seeds)"
+    assert Verdict("c", "undecided", "", seeds_needed=834).text == "undecided (needs about 840 seeds)"
+    assert Verdict("c", "undecided", "", seeds_needed=1000).text == "undecided (needs about 1000 seeds)"
+    assert Verdict("c", "undecided", "", seeds_needed=1001).text == "undecided (needs over 1000 seeds)"
     assert Verdict("c", "confirmed", "").text == "confirmed"
     (verdict, _) = judge([Claim("c", "greater", LEFT, RIGHT, 0.005)] * 2)
     assert verdict.detail == (

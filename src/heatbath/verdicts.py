@@ -15,6 +15,7 @@ import numpy as np
 from heatbath.statistics import Interval, as_interval, as_sample
 from heatbath.welch import Floats, check_margin, check_probability, paired, seeds_needed, welch
 
+_MANY = 1000  # seeds: where more are needed the difference is as large as the margin, and their number a guess
 _NO_GAP = 1e-4  # standard deviations between a difference and its margin that no number of seeds will tell apart
 
 
@@ -46,6 +47,8 @@ class Verdict:
         """The verdict in words, such as ``undecided (needs about 40 seeds)``."""
         if self.outcome != "undecided" or self.seeds_needed is None:
             return self.outcome
+        if self.seeds_needed > _MANY:
+            return f"{self.outcome} (needs over {_MANY} seeds)"
         unit = 10 ** max(0, len(str(self.seeds_needed)) - 2)
         return f"{self.outcome} (needs about {-(-self.seeds_needed // unit) * unit} seeds)"
 
