@@ -2,6 +2,9 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Literal
+
+import numpy as np
 
 from heatbath import Record
 from heatbath.archives import read_lines
@@ -25,6 +28,18 @@ def runs_of(experiment: str, part: str = "") -> dict[str, list[Record]]:
     groups = [group for group in EXPERIMENTS[experiment].groups("paper") if part in ("", group.part)]
     assert len({group.label for group in groups}) == len(groups)
     return {g.label: [records()[config.run] for config in g.configs if config.run in records()] for g in groups}
+
+
+def late_gain(groups: dict[str, list[Record]], label: str, rate: Literal["low", "high"], after: int = 60) -> float:
+    """How far a cyclic protocol's test accuracy lies above constant's in the late epochs whose rate is low, or high."""
+    gains = []
+    for run, constant in zip(groups[label], groups["constant"], strict=True):
+        rates = np.array(run.curve("rate")) / run.config.lr
+        chosen = (rates < 0.25 if rate == "low" else rates > 1.75) & (np.arange(len(rates)) >= after)
+        gains.append(
+            np.mean(run.curve("test_accuracy"), where=chosen) - np.mean(constant.curve("test_accuracy"), where=chosen)
+        )
+    return float(np.mean(gains))
 
 
 def together(groups: dict[str, list[Record]]) -> list[Record]:

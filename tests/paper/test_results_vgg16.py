@@ -4,11 +4,11 @@ from itertools import combinations
 from statistics import fmean
 
 import numpy as np
-from committed_records import PROSE, ROOT, records, runs_of, together
+from committed_records import PROSE, ROOT, late_gain, records, runs_of, together
 from scipy import stats
 
 from heatbath.paper import EXPERIMENTS, claims
-from heatbath.paper.groups import BEST_TEST, FINAL_TEST, MEAN_TEST, TAIL_TEST
+from heatbath.paper.groups import BEST_TEST, FINAL_TEST, MEAN_TEST, TAIL_LOSS, TAIL_TEST
 
 
 def test_by_pairs_no_verdict_on_vgg16_would_be_another(monkeypatch):
@@ -101,6 +101,11 @@ def test_the_words_on_vgg16_from_scratch_are_those_of_the_records():
     assert "at {:.3f} (P = 6), {:.3f} (18) and {:.3f} (30)".format(*cyclic) in PROSE
     low, high = stats.ttest_rel(tests["random"], tests["constant"]).confidence_interval(1 - 0.1 / 14)
     assert f"by pairs it would be {(low + high) / 2:.4f}, {low:.4f} to {high:.4f}, and open too" in PROSE
+    late = values(groups, TAIL_TEST)
+    assert all(one > two for one, two in zip(late["random"], late["constant"], strict=True))
+    low, high = stats.ttest_rel(late["random"], late["constant"]).confidence_interval(0.95)
+    words = f"at every seed, by {(low + high) / 2:.4f} (by pairs, 95 %: {low:.4f} to {high:.4f})"
+    assert words in PROSE
     p_value = f"{stats.f_oneway(*tests.values()).pvalue:.0e}".replace("-0", "-")
     assert f"analysis of variance: p = {p_value})" in PROSE
     tukey = stats.tukey_hsd(*tests.values())
@@ -113,6 +118,14 @@ def test_the_words_on_vgg16_from_scratch_are_those_of_the_records():
     apart = {(protocols[i], protocols[j]) for i, j in combinations(range(5), 2) if tukey.pvalue[i, j] < 0.05}
     assert {(slow, fast) for slow in ("constant", "random") for fast in ("cyclic:6", "cyclic:18")} <= apart
     assert not {("constant", "random"), ("constant", "cyclic:30"), ("random", "cyclic:30")} & apart
+    orders = []
+    for some in (groups, runs_of("figure3", "CNN")):
+        best = {label: fmean(found) for label, found in values(some, BEST_TEST).items()}
+        orders.append(sorted(best, key=best.get))
+    assert orders == 2 * [["constant", "random", "cyclic:30", "cyclic:18", "cyclic:6"]]
+    assert "have the order of the CNN's, constant, random, P = 30, 18, 6; but VGG16 keeps the lead at the peak" in PROSE
+    kept = [late_gain(groups, f"cyclic:{period}", "high", after=120) for period in (6, 18, 30)]
+    assert min(kept) > 0.005
     assert min(run.final("train_accuracy") for run in runs) > 0.9999
     first = [known_by_heart(run)[0] for run in runs]
     assert f"All {len(runs)} runs first know the training images by heart" in PROSE
@@ -178,15 +191,25 @@ def test_the_words_on_the_fair_control_are_those_of_the_records():
     assert "There are 5 seeds of the first two, which are figure 4's, and 3 of the others" in PROSE
     constant, random, hotter, *_ = values(groups, MEAN_TEST).values()
     for one, two, words in (
-        (hotter, random, "equal temperature is {:.4f} above that of the random rate (Welch, 95 %: {:.4f} to {:.4f})"),
-        (
-            random,
-            constant,
-            "and the random rate's {:.4f} above that of the constant one of equal mean ({:.4f} to {:.4f})",
-        ),
+        (hotter, random, "temperature is {:.4f} above that of the random rate (Welch, 95 %: {:.4f} to {:.4f})"),
+        (random, constant, "random rate's is {:.4f} above that of the constant one of equal mean ({:.4f} to {:.4f})"),
     ):
         low, high = stats.ttest_ind(one, two, equal_var=False).confidence_interval(0.95)
         assert words.format((low + high) / 2, low, high) in PROSE
+    _, random, hotter, *_ = map(fmean, values(runs_of("fair-control", "perceptron"), MEAN_TEST).values())
+    assert f"as it is on the perceptron in small ({hotter - random:.4f})" in PROSE
+    constant, random, hotter, *_ = (sorted(known_by_heart(run)[0] for run in runs) for runs in groups.values())
+    words = (
+        f"{random[0]} to {random[-1]} epochs, where the constant rate of equal mean takes {constant[0]} to "
+        f"{constant[-1]} and that of equal temperature {hotter[0]}, {hotter[1]} and {hotter[2]}"
+    )
+    assert words in PROSE
+    _, random, hotter, *_ = (np.mean(np.log(some)) for some in values(groups, TAIL_LOSS).values())
+    assert f"the constant rate's is {np.exp(hotter - random):.2f} times that of the random one (not decided)" in PROSE
+    lowest = [int(np.argmin(run.curve("train_loss"))) + 1 for run in together(groups)]
+    assert f"It is lowest between epochs {min(lowest)} and {max(lowest)} and grows from there on" in PROSE
+    for run in together(groups):
+        assert TAIL_LOSS.of(run) > 1.2 * min(run.curve("train_loss"))
 
 
 def test_the_words_on_the_falls_of_the_fair_control_are_those_of_the_records():

@@ -51,10 +51,10 @@ def plot_figure(figure: FigureData) -> Figure:
         plot_panel(panel, ax)
     if legend:
         longest = max(len(line) for name in legend for line in name.splitlines())
-        columns = max(1, int(page.get_figwidth() / (0.8 + 0.075 * longest)))
-        page.set_figheight(3.4 * rows + 0.2 * -(-len(legend) // columns) * max(name.count("\n") + 1 for name in legend))
+        lines = -(-len(legend) // max(1, int(page.get_figwidth() / (0.8 + 0.075 * longest))))
+        page.set_figheight(3.4 * rows + 0.2 * lines * max(name.count("\n") + 1 for name in legend))
         look: dict[str, Any] = {
-            "ncols": min(columns, len(legend)),
+            "ncols": -(-len(legend) // lines),
             "frameon": False,
             "fontsize": 9,
             "handlelength": 3.2,
@@ -115,7 +115,8 @@ def plot_panel(panel: Panel, ax: Axes | None = None) -> Axes:
     if categories:
         crowded = sum(map(len, categories)) > 40
         turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
-        ax.set_xticks(range(len(categories)), [_plain(name, 20) for name in categories], fontsize=8, **turned)
+        width = 30 if crowded else 20  # where labels are turned, a second line would run into the next one
+        ax.set_xticks(range(len(categories)), [_plain(name, width) for name in categories], fontsize=8, **turned)
         ax.set_xlim(-0.5, len(categories) - 0.5)
     if cuts_bars(panel):
         values = _values(panel)
