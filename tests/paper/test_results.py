@@ -50,14 +50,31 @@ def test_the_documents_have_the_verdicts_of_the_records(rebuilt):
 
 
 def test_the_table_of_the_readme_agrees(rebuilt):
-    """Its numbers are those of the verdicts, to the digits that it gives."""
-    details = (rebuilt / "verdicts.md").read_text()
-    section = (ROOT / "README.md").read_text().partition("| claim, at the paper")[2].partition("\n\n")[0]
-    numbers = re.findall(r"(?<![\d.])-?\d+\.\d{3,}", section)
-    assert len(numbers) > 20
-    for number in numbers:
-        assert number in details
-    assert len(re.findall(r"\| (?:confirmed|contradicted|undecided|[A-Za-z16: ]+ confirmed)", section)) == 13
+    """The numbers of each row are those of its experiment's verdicts, to the digits that it gives."""
+    verdicts = (rebuilt / "verdicts.md").read_text().splitlines()
+    table = (ROOT / "README.md").read_text().partition("| claim, at the paper")[2].partition("\n\n")[0]
+    experiments = ["figure1", "figure2", "figure3", "figure5", "figure6", "figure6", "figure5", "collapse"]
+    experiments += ["fair-control", "temperature", "temperature", "figure4", "delta"]
+    for row, experiment in zip(table.splitlines()[2:], experiments, strict=True):
+        claim, verdict, found = row.strip("| ").split(" | ")
+        details = "\n".join(line for line in verdicts if line.startswith(f"| {experiment} |"))
+        numbers = re.findall(r"(?<![\d.])-?\d+\.\d{3,}", claim + found)
+        assert all(re.search(rf"(?<![\d.]){number}", details) for number in numbers)
+        assert {word for word in ("confirmed", "contradicted", "undecided") if word in verdict} <= set(
+            re.findall(r"\*\*(\w+)\*\*", details)
+        )
+        assert numbers or experiment == "temperature"
+        if "figure" in claim:
+            assert experiment.replace("figure", "figure ") in claim
+
+
+def test_the_documents_count_the_runs():
+    models = [record.config.model for record in records().values()]
+    for file in ("README.md", "CHANGELOG.md"):
+        assert f"records of {len(models):,} runs at the paper's scale" in " ".join((ROOT / file).read_text().split())
+    table = (ROOT / "results/README.md").read_text()
+    for model, name in (("mlp", "perceptrons"), ("cnn", "CNNs"), ("vgg16", "VGG16")):
+        assert f"| {models.count(model):,} {name} on " in table
 
 
 @pytest.mark.parametrize("figure", ["figure1", "figure2"])
