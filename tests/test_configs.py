@@ -10,6 +10,7 @@ import heatbath as hb
 from heatbath.configs import INPUT_SHAPES, TRAINING_IMAGES, RunConfig, sweep
 from heatbath.datasets import load_dataset
 from heatbath.models import MODELS
+from heatbath.protocols import Protocol
 
 OTHER = {
     "model": ("cnn", {}),
@@ -119,6 +120,18 @@ def test_a_law_of_ones_own_is_refused_as_nobody_could_read_it_back():
 
     with pytest.raises(ValueError, match="is not one of heatbath's"):
         RunConfig(law=Mine(0.5))
+
+
+@pytest.mark.parametrize("protocol", ["cyclic:6", Protocol("cyclic", 6.0)])
+@pytest.mark.parametrize("law", [None, "uniform:0.5", hb.Uniform(0.5)])
+def test_what_is_given_in_words_is_kept_as_what_they_mean(protocol, law):
+    assert RunConfig(protocol=protocol, law=law).protocol == Protocol("cyclic", 6.0)
+    assert RunConfig(protocol=protocol, law=law).law == hb.Constant()
+    assert RunConfig(law=law).law == hb.Uniform(1.0 if law is None else 0.5)
+    assert RunConfig.protocol == RunConfig().protocol == Protocol("random")
+    assert RunConfig.law == RunConfig().law
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RunConfig().law = law
 
 
 def test_numbers_of_numpy_and_single_values_are_taken():

@@ -71,6 +71,17 @@ def test_law_and_seed_may_be_changed_in_the_group():
         walk(optimizer, parameters, gradients[3:])
 
 
+def test_a_law_written_into_the_group_in_words_is_that_law_for_a_state():
+    optimizer = hb.RandomSGD(make_parameters(), 0.1, law="uniform:0.5")
+    state = saved(optimizer)
+    optimizer.param_groups[0]["law"] = "uniform:0.5"
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["law"] == hb.Uniform(0.5)
+    optimizer.param_groups[0]["law"] = "uniform:0.25"
+    with pytest.raises(ValueError, match=r"in param_groups\[0\], this optimizer has law='uniform:0.25'"):
+        optimizer.load_state_dict(state)
+
+
 def test_a_coupling_changed_to_nonsense_is_refused_at_the_step():
     parameters = make_parameters()
     optimizer = hb.RandomSGD(parameters, 0.1)

@@ -151,7 +151,7 @@ def test_resume_and_remove():
     walk(fresh, others, gradients(others, 1))
     assert resumed.rate == hb.draw(LAW, 3, 5, 1)[0]
     for key, value in {"law": "uniform:1.0", "coupling": "update", "seed": 4}.items():
-        with pytest.raises(ValueError, match=key):
+        with pytest.raises(ValueError, match=f"has {key}={value!r}, this randomizer has {key}=.* the saved {key}$"):
             resumed.load_state_dict({**state, key: value})
 
     resumed.remove()

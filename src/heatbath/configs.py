@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
 from numbers import Real
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from heatbath.draws import check_integer
 from heatbath.laws import COUPLINGS, Constant, Law, Uniform, parse_law
@@ -22,6 +22,28 @@ TRAINING_IMAGES = {"mnist5k": 4_000, "mnist": 60_000, "cifar10": 50_000}
 INPUT_SHAPES = {"mlp": (1, 28, 28), "cnn": (1, 28, 28), "vgg16": (3, 32, 32)}
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 _FORMAT = 1  # of the hash: to be raised when the same fields come to mean other numbers
+_Given = TypeVar("_Given")
+_Kept = TypeVar("_Kept")
+
+
+class _Read(Generic[_Given, _Kept]):
+    """A field that may be given in words and is kept as what they mean, for type checkers too."""
+
+    def __init__(self, read: Callable[[_Given], _Kept], default: _Given) -> None:
+        self._read, self._default = read, default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, config: Any, owner: type) -> _Kept:
+        return self._read(self._default) if config is None else config.__dict__[self._name]
+
+    def __set__(self, config: Any, value: _Given) -> None:
+        config.__dict__[self._name] = self._read(value)
+
+
+def _read_law(law: Law | str | None) -> Law:
+    return parse_law(Uniform(1.0) if law is None else law)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +71,8 @@ class RunConfig:
 
     model: str = "mlp"
     dataset: str = "mnist5k"
-    protocol: Protocol | str = "random"
-    law: Law | str | None = None
+    protocol: _Read[Protocol | str, Protocol] = _Read(parse_protocol, "random")
+    law: _Read[Law | str | None, Law] = _Read(_read_law, None)
     coupling: str = "gradient"
     lr: float = 0.005
     batch_size: int = 256
@@ -69,13 +91,11 @@ class RunConfig:
         _choose("dataset", self.dataset, IMAGE_SHAPES)
         _choose("precision", self.precision, PRECISIONS)
         _choose("coupling", self.coupling, COUPLINGS)
-        protocol = parse_protocol(self.protocol)
-        put("protocol", protocol)
-        law = parse_law(Uniform(1.0) if self.law is None else self.law)
-        if type(law).__module__ != Law.__module__:
-            raise ValueError(f"law {law} is not one of heatbath's, so that a stored run could not be read back")
-        put("law", law if protocol.kind == "random" else Constant())
-        put("coupling", self.coupling if protocol.kind == "random" else "gradient")
+        if type(self.law).__module__ != Law.__module__:
+            raise ValueError(f"law {self.law} is not one of heatbath's, so that a stored run could not be read back")
+        if self.protocol.kind != "random":
+            put("law", Constant())
+            put("coupling", "gradient")
         for name in ("lr", "momentum", "weight_decay"):
             put(name, _number(name, getattr(self, name)))
         if self.lr <= 0.0:
@@ -119,8 +139,7 @@ class RunConfig:
     @property
     def thermostat(self) -> Thermostat:
         """Its knobs, for their temperature. A cyclic run is taken at its mean rate."""
-        law = parse_law(self.law or Constant())
-        knobs = (self.lr, self.batch_size, self.momentum, self.nesterov, law, self.coupling)
+        knobs = (self.lr, self.batch_size, self.momentum, self.nesterov, self.law, self.coupling)
         return Thermostat(*knobs, self.training_images)
 
     @cached_property
@@ -154,7 +173,7 @@ class RunConfig:
         """
         if changes.get("momentum", 0.0) and "nesterov" not in changes and self.momentum == 0.0:
             changes["nesterov"] = True
-        if "protocol" in changes and "law" not in changes and parse_protocol(self.protocol).kind != "random":
+        if "protocol" in changes and "law" not in changes and self.protocol.kind != "random":
             changes["law"] = None
         return replace(self, **changes)
 

@@ -7,6 +7,7 @@ state dict of ours, or from one of `torch.optim.SGD`, which knows nothing of dra
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
@@ -57,15 +58,23 @@ def prepare_group(group: dict[str, Any], step: int) -> None:
 
 def adopt_group(index: int, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     """Complete a saved group from ours; raise if its draws are not ours."""
-    for key in ("law", "coupling", "seed"):
-        saved = theirs.setdefault(key, ours[key])
-        if (parse_law(saved) if key == "law" else saved) != ours[key]:
-            raise ValueError(
-                f"the state dict has {key}={saved!r} in param_groups[{index}], this optimizer has {key}={ours[key]!r}: "
-                f"they must be equal, or the run would go on with other draws; build the optimizer with the saved {key}"
-            )
-    theirs.setdefault("capturable", ours["capturable"])
+    refuse_other_draws(theirs, ours, "optimizer", f" in param_groups[{index}]")
+    for key in ("law", "coupling", "seed", "capturable"):
+        theirs.setdefault(key, ours[key])
     theirs["step"] = check_integer("step", theirs.get("step", 0), 2**62)
+
+
+def refuse_other_draws(theirs: Mapping[str, Any], ours: Mapping[str, Any], owner: str, place: str = "") -> None:
+    """Raise ValueError if a saved law, coupling or seed is not ours; what either side lacks is not compared."""
+    for key in ("law", "coupling", "seed"):
+        if key not in theirs or key not in ours:
+            continue
+        saved, own = theirs[key], ours[key]
+        if (parse_law(saved) != parse_law(own)) if key == "law" else (saved != own):
+            raise ValueError(
+                f"the state dict has {key}={saved!r}{place}, this {owner} has {key}={own!r}: they must be equal, or "
+                f"the run would go on with other draws; build the {owner} with the saved {key}"
+            )
 
 
 def draw_on_device(group: dict[str, Any], found_inf: Tensor | None) -> float | Tensor:

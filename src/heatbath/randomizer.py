@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from heatbath.draws import Multipliers, check_integer
+from heatbath.group_settings import refuse_other_draws
 from heatbath.laws import COUPLINGS, Law, Uniform, parse_law
 from heatbath.rehearsals import is_rehearsal
 from heatbath.tracing import outside_graphs
@@ -101,11 +102,8 @@ class Randomizer:
         ours = self.state_dict()
         if missing := sorted(ours.keys() - state_dict.keys()):
             raise ValueError(f"the state dict lacks {', '.join(missing)}: it is not a randomizer's")
-        saved = {**state_dict, "law": str(parse_law(state_dict["law"]))}
-        for key in ("law", "coupling", "seed"):
-            if saved[key] != ours[key]:
-                raise ValueError(f"the state dict has {key}={saved[key]!r}, this randomizer has {key}={ours[key]!r}")
-        self._step = check_integer("step", saved["step"], 2**62)
+        refuse_other_draws(state_dict, ours, "randomizer")
+        self._step = check_integer("step", state_dict["step"], 2**62)
         self.rate = self._multipliers.at(self._step - 1) if self._step else 1.0
 
     def __reduce__(self) -> Any:

@@ -17,9 +17,7 @@ from heatbath.configs import RunConfig
 from heatbath.datasets import Dataset, epoch_orders
 from heatbath.draws import orbits
 from heatbath.kernels import linear_coefficients, linear_sgd, random_sgd
-from heatbath.laws import parse_law
 from heatbath.models import MODELS
-from heatbath.protocols import parse_protocol
 from heatbath.records import Epoch
 from heatbath.stacked_networks import Dropout, StackedNetwork
 
@@ -268,16 +266,15 @@ def _at_least_single(values: Tensor) -> Tensor:
 
 def _knobs(config: RunConfig) -> dict[str, Any]:
     """The settings of `heatbath.kernels.random_sgd`, and the protocol and law behind its multipliers."""
-    protocol = parse_protocol(config.protocol)
     return {
-        "protocol": protocol,
-        "law": parse_law(config.law or "constant"),
+        "protocol": config.protocol,
+        "law": config.law,
         "lr": config.lr,
         "momentum": config.momentum,
         "nesterov": config.nesterov,
         "weight_decay": config.weight_decay,
         # Constant and cyclic protocols act on the rate, as a scheduler does.
-        "coupling": config.coupling if protocol.kind == "random" else "update",
+        "coupling": config.coupling if config.protocol.kind == "random" else "update",
         "dampening": 0.0,
         "maximize": False,
         "foreach": False,

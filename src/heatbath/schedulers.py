@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
 from heatbath.draws import Multipliers, check_integer
+from heatbath.group_settings import refuse_other_draws
 from heatbath.laws import Law, Uniform, parse_law
 from heatbath.randomizer import refuse_random_sgd
 from heatbath.rehearsals import is_rehearsal
@@ -106,14 +107,9 @@ class RandomLR(LRScheduler):
         Raises:
             ValueError: it is of another law or seed; nothing has been changed.
         """
-        saved = {"law": parse_law(state_dict.get("law", self.law)), "seed": state_dict.get("seed", self.seed)}
-        for key, value in saved.items():
-            if value != getattr(self, key):
-                raise ValueError(
-                    f"the state dict has {key}={value!r}, this RandomLR has {key}={getattr(self, key)!r}: they must be "
-                    f"equal, or the run would go on with other draws; build RandomLR with the saved {key}"
-                )
-        super().load_state_dict({**state_dict, **saved})
+        ours = {"law": self.law, "seed": self.seed}
+        refuse_other_draws(state_dict, ours, "RandomLR")
+        super().load_state_dict({**state_dict, **ours})
         factor = max(self._multipliers.at(max(self.last_epoch, 0)), _LEAST)
         for group in self.optimizer.param_groups:
             if "base_lr" in group:  # built on an optimizer in the middle of another mini-batch

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from datetime import datetime
 
 import pytest
@@ -229,8 +230,12 @@ def test_a_damaged_run_is_named(refused, filled, tmp_path, arguments):
 
 def test_a_store_that_cannot_be_written_to_is_not_merged_into(refused, filled, tmp_path, monkeypatch):
     fill(tmp_path / "other", CONFIGS[:1])
-    monkeypatch.setattr(os, "access", lambda _, mode, **__: not mode & os.W_OK)
-    assert "--store runs: runs cannot be written to" in refused("runs", "merge", "other")
+
+    def fail(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+    assert "--store runs: runs cannot be written to (Permission denied)" in refused("runs", "merge", "other")
 
 
 def test_resume_trains_a_damaged_run_again(filled, tmp_path):

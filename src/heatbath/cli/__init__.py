@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from heatbath.cli.data import list_data
-from heatbath.cli.errors import Interruption, explain
+from heatbath.cli.errors import Interruption, explain, stoppable
 from heatbath.cli.measure import measure_network
 from heatbath.cli.report import rebuild_report
 from heatbath.cli.reproduce import reproduce_figures
@@ -44,7 +44,13 @@ app.command("data", short_help="Which data sets are here, and how to get them.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status: 0, 2 after an error, 130 after an interrupt."""
+    """Run the command line and return its exit status: 0, 2 after an error, 130 after Ctrl-C, 143 after SIGTERM."""
+    with stoppable() as signals:
+        status = _run(arguments)
+    return 128 + signals[0] if signals and status == 130 else status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     interruption = "interrupted"
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed, as by `heatbath ... >&-`

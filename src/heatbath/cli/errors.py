@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,6 +29,33 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, ValueError | TypeError | OSError):
         return " ".join(str(error).split())
     return None
+
+
+@contextmanager
+def stoppable() -> Iterator[list[int]]:
+    """Around a command: SIGTERM, of a job's scheduler or ``kill``, does what Ctrl-C does; a second one ends it at once.
+
+    So files that are half written go, as do workers. Who ignores the signal, or has a handler, keeps that.
+
+    Yields:
+        The signals that came.
+    """
+    came: list[int] = []
+
+    def interrupt(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        came.append(number)
+        raise KeyboardInterrupt
+
+    in_main_thread = threading.current_thread() is threading.main_thread()  # no other may set a handler
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield came
+        return
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from heatbath.cli.progress import display, follow_fraction
-from heatbath.cli.screens import check_data_dir, check_folder, console, print_table, write
+from heatbath.cli.screens import check_data_dir, check_folder, console, folder_option, print_table, write
 from heatbath.machines import choose_device
 from heatbath.thermostat import Thermostat
 
@@ -36,7 +36,7 @@ def measure_network(
     seed: Annotated[int, typer.Option(help="Of weights, order and multipliers.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Where to look for the data first.")] = None,
-    out: Annotated[Path, typer.Option(help="The folder for the picture and the numbers.")] = Path("out"),
+    out: Annotated[Path, folder_option("--out", "The folder for the picture and the numbers.")] = Path("out"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
 ) -> None:
     """Train a network and measure its gradient noise, its temperature and whether it is at equilibrium."""

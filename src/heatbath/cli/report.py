@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from heatbath.cli.progress import display
-from heatbath.cli.screens import check_folder, console
+from heatbath.cli.screens import check_folder, console, folder_option
 from heatbath.cli.verdicts import print_verdicts
 from heatbath.records import Record
 
@@ -31,7 +31,7 @@ def rebuild_report(
     seeds: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Runs of each group, instead of the scale's own number.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the report and its pictures.")] = Path("out"),
+    out: Annotated[Path, folder_option("--out", "The folder for the report and its pictures.")] = Path("out"),
 ) -> None:
     """Draw every figure, judge every claim and write the page from results that are there; nothing is trained."""
     from heatbath import plots  # noqa: F401 - a missing extra is told before the work, not after it

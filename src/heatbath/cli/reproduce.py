@@ -10,7 +10,7 @@ import typer
 from heatbath.cli.data import download_data
 from heatbath.cli.errors import resumable
 from heatbath.cli.progress import display
-from heatbath.cli.screens import check_data_dir, check_folder, console, print_table
+from heatbath.cli.screens import check_data_dir, check_folder, console, folder_option, print_table
 from heatbath.cli.training import DataOption, DeviceOption, QuietOption, StoreOption, WorkersOption, unfinished
 from heatbath.cli.verdicts import print_verdicts
 
@@ -31,7 +31,7 @@ def reproduce_figures(
     ] = None,
     device: DeviceOption = "auto",
     store: StoreOption = Path("runs"),
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the report and its pictures.")] = Path("out"),
+    out: Annotated[Path, folder_option("--out", "The folder for the report and its pictures.")] = Path("out"),
     data_dir: DataOption = None,
     workers: WorkersOption = None,
     draw_only: Annotated[bool, typer.Option("--draw-only", help="Train nothing: draw what is in the store.")] = False,

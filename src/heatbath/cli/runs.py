@@ -15,7 +15,7 @@ import typer
 
 from heatbath import archives, tables
 from heatbath.cli.report import exported_files
-from heatbath.cli.screens import check_folder, console, print_table, write
+from heatbath.cli.screens import check_folder, console, folder_option, print_table, write
 from heatbath.cli.summaries import print_groups
 from heatbath.cli.training import (
     CheckpointOption,
@@ -44,7 +44,7 @@ app = typer.Typer(
     help="What is in a store: list, show, resume, merge and export runs.",
     rich_markup_mode=None,
 )
-ExistingStore = Annotated[Path, typer.Option("--store", metavar="DIR", help="The folder of the store.")]
+ExistingStore = Annotated[Path, folder_option("--store", "The folder of the store.")]
 ModelFilter = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Only those of mlp, cnn or vgg16.")]
 DatasetFilter = Annotated[
     str | None, typer.Option("--dataset", metavar="NAME", help="Only those on mnist5k, mnist or cifar10.")
@@ -280,7 +280,7 @@ def _protocol_filter(protocol: str | None) -> Callable[[RunConfig], bool]:
     if protocol is None:
         return lambda _config: True
     if protocol.strip().lower() == "cyclic":
-        return lambda config: parse_protocol(config.protocol).kind == "cyclic"
+        return lambda config: config.protocol.kind == "cyclic"
     wanted = parse_protocol(protocol)
     return lambda config: config.protocol == wanted
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
@@ -76,17 +79,42 @@ def warn(text: str) -> None:
     console().print(Text.assemble(("Warning:", "bold yellow"), f" {text}"))
 
 
+def folder_option(name: str, words: str) -> Any:
+    """Return typer's option for a folder that is written to; an empty name, as of a variable that is unset, is refused.
+
+    Args:
+        name: of the option, such as ``--out``.
+        words: for the help.
+    """
+
+    def parse(text: str | Path) -> Path:
+        if not str(text):  # which Path would take for the working folder
+            raise typer.BadParameter("it is empty; name a folder, or . for this one")
+        return Path(text)
+
+    return typer.Option(name, metavar="DIR", parser=parse, help=words)
+
+
 def check_folder(path: Path, option: str) -> None:
     """Refuse a folder that could not be made or written to, before any work is done for it.
 
     Raises:
-        ValueError: it is a file, or may not be written to.
+        ValueError: it or a part of it is no folder, or nothing can be written there.
     """
-    there = next(place for place in (path, *path.absolute().parents) if place.exists())
-    if not there.is_dir():
+    there = path
+    try:
+        while not _is_taken(there):
+            there = there.absolute().parent
+        if there.is_dir():
+            # Permissions do not tell all: nobody writes to /proc, not even those who may.
+            with tempfile.TemporaryFile(dir=there):
+                return
+    except OSError as error:
+        raise ValueError(f"{option} {path}: {there} cannot be written to ({error.strerror})") from None
+    if there.exists():
         raise ValueError(f"{option} {path}: {there} is a file; name a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"{option} {path}: {there} cannot be written to")
+    advice = "make that folder, or remove the link"
+    raise ValueError(f"{option} {path}: {there} is a link to a folder that is not there: {advice}")
 
 
 def check_data_dir(data_dir: Path | None) -> None:
@@ -94,6 +122,15 @@ def check_data_dir(data_dir: Path | None) -> None:
     from heatbath import downloads
 
     downloads.check_data_dir(data_dir, "--data-dir")
+
+
+def _is_taken(path: Path) -> bool:
+    """Whether something has this name, be it a link to nowhere; a name that none can have is an error."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _table_width(widths: Mapping[int, int]) -> int:

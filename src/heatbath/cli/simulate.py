@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from heatbath.cli.progress import display, follow_fraction
-from heatbath.cli.screens import check_folder, console, print_table
+from heatbath.cli.screens import check_folder, console, folder_option, print_table
 from heatbath.thermostat import Thermostat
 
 
@@ -34,17 +34,14 @@ def simulate_landscape(
     ] = None,
     trajectories: Annotated[int, typer.Option(help="How many trajectories make the histogram.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Of the trajectories.")] = 0,
-    out: Annotated[str, typer.Option(metavar="PATH", help="The folder for the pictures.")] = "out",
+    out: Annotated[Path, folder_option("--out", "The folder for the pictures.")] = Path("out"),
 ) -> None:
     """Follow SGD on a landscape: its density, its trajectories and Boltzmann's weight, in pictures.
 
     On a line the density is one in phase space, of the Fokker-Planck equation; in the plane it is a histogram, and the
     stochastic equation is followed beside SGD.
     """
-    if not out:
-        raise ValueError("--out is empty: name a folder, such as out, or . for this one")
-    folder = Path(out)
-    check_folder(folder, "--out")
+    check_folder(out, "--out")
     from heatbath import plane_simulation, plots, simulation  # noqa: F401 - a missing extra is told before the work
     from heatbath.theory.landscapes import parse_landscape
 
@@ -63,7 +60,7 @@ def simulate_landscape(
     with display(log=False) as shown:
         report = follow_fraction(shown)
         found = simulate(knobs, loss, **asked, progress=lambda done, what: report(share * done, what))
-        files = write(found, folder, lambda done, what: report(share + (1.0 - share) * done, what))
+        files = write(found, out, lambda done, what: report(share + (1.0 - share) * done, what))
     numbers = found.summary
     console().print(
         f"{numbers['landscape']} at temperature {numbers['temperature']:.4g}, after {numbers['steps']} steps"

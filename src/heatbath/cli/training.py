@@ -12,13 +12,11 @@ import typer
 from heatbath.cli.data import download_data
 from heatbath.cli.errors import resumable
 from heatbath.cli.progress import display, follow_training
-from heatbath.cli.screens import check_data_dir, check_folder
+from heatbath.cli.screens import check_data_dir, check_folder, folder_option
 from heatbath.configs import RunConfig
 from heatbath.records import Record
 
-StoreOption = Annotated[
-    Path, typer.Option("--store", metavar="DIR", help="The folder where results and checkpoints are kept.")
-]
+StoreOption = Annotated[Path, folder_option("--store", "The folder where results and checkpoints are kept.")]
 DeviceOption = Annotated[
     str,
     typer.Option(

@@ -1,0 +1,55 @@
+"""SIGTERM ends a command as Ctrl-C does: nothing half-written is left."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from heatbath.cli.errors import stoppable
+
+# A command that is told to end while it writes; where it is told twice, while it tidies up, it ends at once.
+TERMINATED = """
+import os, signal, sys
+from heatbath import cli, file_sets
+from heatbath.cli import thermostat
+
+def draw(partial):
+    (partial / "half").write_text("half")
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        if sys.argv[1:] == ["twice"]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+thermostat.Thermostat = lambda *_: file_sets.write_together("out", draw)
+sys.exit(cli.main(["thermostat", "--lr", "1", "--batch-size", "1"]))
+"""
+
+
+def test_a_termination_leaves_nothing_half_written(tmp_path):
+    program = [sys.executable, "-c", TERMINATED]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (143, "", "heatbath: interrupted")
+    assert not list(tmp_path.iterdir())
+    again = subprocess.run([*program, "twice"], cwd=tmp_path, capture_output=True, text=True)
+    assert (again.returncode, again.stderr) == (-signal.SIGTERM, "")
+
+
+@pytest.mark.parametrize("own", [signal.SIG_IGN, lambda *_: None])
+def test_a_handler_that_is_there_stays(own):
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        with stoppable() as came:
+            signal.raise_signal(signal.SIGTERM)
+        assert came == []
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_the_signal_ends_a_process_again_after_the_command():
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with stoppable():
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
