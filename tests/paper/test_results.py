@@ -47,6 +47,8 @@ def test_the_documents_have_the_verdicts_of_the_records(rebuilt):
     table = (rebuilt / "verdicts.md").read_text()
     assert table.count("\n") > 40
     assert table in (ROOT / "docs/results.md").read_text()
+    counts = [table.count(f"**{outcome}**") for outcome in ("confirmed", "contradicted", "undecided")]
+    assert f"Of {sum(counts)} claims {counts[0]} are confirmed, {counts[1]} contradicted and {counts[2]} open." in PROSE
 
 
 def test_the_table_of_the_readme_agrees(rebuilt):
