@@ -2,6 +2,7 @@
 
 import os
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,8 @@ def member(rank, size, folder):
     it. If that comes late, it aborts a process that ends in order, and waits forever for one that frees the group
     meanwhile, as `destroy_process_group` and a wrapped model that goes out of scope do. So neither is done here.
     """
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    meeting, patience = f"file://{folder}/meeting", timedelta(seconds=60)  # for a rank that does not come
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=patience)
     torch.set_num_threads(1)
     yield
     dist.barrier()

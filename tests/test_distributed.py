@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from ranks import member
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -15,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import heatbath as hb
 from heatbath.rehearsals import is_rehearsal
+from ranks import member
 
 SETTINGS = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "law": hb.LogNormal(0.4), "seed": 13}
 STEPS = 8
@@ -85,7 +85,7 @@ def take_part(rank, folder):
             for name, (parallelize, size) in TRAININGS.items()
             if rank < size
         }
-        if rank < 2:
+        if rank < 2:  # as ranks of a pipeline, of which each holds its own stage
             results["rehearsals"] = rehearse(shard(make_model(), groups[2]), rank)
         torch.save(results, f"{folder}/rank{rank}.pt")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -19,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import heatbath as hb
 from heatbath.thermometer import Thermometer
 from noise_problems import Named
+from ranks import member
 from thermometer_runs import batch, gradient, small_network, step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -303,9 +303,7 @@ def test_sampling_without_replacement():
 
 
 def train_on_rank(rank, size, folder, accumulates):
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
-    try:
-        torch.set_num_threads(1)
+    with member(rank, size, folder):
         model = small_network()
         passes = []
         model.register_forward_hook(lambda *_: passes.append(1))
@@ -336,8 +334,6 @@ def train_on_rank(rank, size, folder, accumulates):
             taken += len(passes) - len(mine)
         result = {"history": thermometer.history, "expected": expected[1::2], "extra": taken}
         Path(f"{folder}/rank{rank}.json").write_text(json.dumps(result))
-    finally:
-        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("accumulates", [False, True])

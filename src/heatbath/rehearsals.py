@@ -26,4 +26,9 @@ def is_rehearsal(optimizer: Optimizer) -> bool:
 
 
 def _is_zero(grad: Tensor) -> bool:
-    return torch.equal(grad, torch.zeros_like(grad))  # of a sharded one all ranks get the same answer, unlike any()
+    """Whether all of it is zero; of a sharded one, on all ranks of its mesh, who get the same answer.
+
+    `torch.equal` would ask all ranks that there are, and wait for those which have no part of this parameter.
+    """
+    size = torch.linalg.vector_norm(grad, 1)
+    return bool((size.full_tensor() if hasattr(size, "full_tensor") else size) == 0)
