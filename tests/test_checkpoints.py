@@ -165,3 +165,23 @@ def _open_with_room(room):
         return Limited()
 
     return opened
+
+
+@pytest.mark.parametrize("at", range(2, 12))
+def test_an_interrupt_while_writing_stays_one(tmp_path, monkeypatch, at):
+    """Wherever Ctrl-C comes among the pieces that torch hands over; the previous checkpoint stays."""
+    saver = Saver(tmp_path, "stack")
+    before = save(saver, 1, [1]).read_bytes()
+    pieces, write = iter(range(1, 100)), checkpoints._Sink.write
+
+    def interrupted(sink, data):
+        count = write(sink, data)
+        if next(pieces) == at:
+            raise KeyboardInterrupt
+        return count
+
+    monkeypatch.setattr(checkpoints._Sink, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(saver, 2, [1])
+    (file,) = tmp_path.iterdir()
+    assert file.read_bytes() == before

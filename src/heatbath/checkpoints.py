@@ -88,7 +88,9 @@ class Saver:
                 sink.write(struct.pack("<I", len(header)) + header)
                 try:
                     torch.save(content, cast(IO[bytes], sink))
-                except RuntimeError:  # what torch makes of an error of the sink
+                except RuntimeError as error:  # what torch makes of an error of the sink, or of an interrupt in it
+                    if isinstance(error.__context__, KeyboardInterrupt):
+                        raise KeyboardInterrupt from None
                     if sink.error is None:
                         raise
                 if sink.error is not None:
