@@ -11,7 +11,7 @@ import torch
 
 from fake_engine import CONFIGS, FakeStack, alone, curves
 from heatbath import campaigns, executors, runner
-from heatbath.checkpoints import Shelf
+from heatbath.checkpoints import Saver, Shelf
 from heatbath.configs import RunConfig, sweep
 from heatbath.owners import Owner
 from heatbath.records import Epoch
@@ -251,3 +251,20 @@ def test_workers_are_started_when_there_is_enough_to_do(engine, tmp_path, monkey
     configs = sweep(RunConfig(epochs=epochs), seed=range(3))
     with pytest.raises(StartedError if side_by_side else InterruptedError):
         runner.run(configs, tmp_path, "cpu")
+
+
+def test_what_workers_were_writing_goes_with_them(engine, tmp_path, monkeypatch):
+    """They are killed, and cannot tidy up; what another process is writing stays."""
+    folder = tmp_path / "checkpoints"
+
+    def interrupted(self, next_task, count):
+        for name in (next_task().name, "another-owner.0"):
+            Saver(folder, name)
+            (folder / f"{name}.0.partial").touch()
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(executors.Workers, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(CONFIGS[:2], tmp_path, "cpu", workers=2, stack=1)
+    assert os.listdir(folder) == ["another-owner.0.0.partial"]

@@ -121,13 +121,13 @@ class Campaign:
                 idle = min(2.0 * idle, _LONGEST_POLL)
             else:
                 idle = _POLL
-        self._remove_partial(lambda owner: owner == self._owner.name)
         self._shelf.clean(run for run, status in self._store.statuses().items() if status in ENDED)
 
     def close(self) -> None:
-        """End the workers and give back what was claimed."""
+        """End the workers, remove what they were writing, and give back what was claimed."""
         self._workers.close()
         self._store.release(self._owner)
+        self._remove_partial(lambda owner: owner == self._owner.name)
         self._owner.close()
 
     def say(self, message: str, *, once: bool = False, routine: bool = False) -> None:
@@ -276,7 +276,7 @@ class Campaign:
             yield Update(config.run, first, epochs, status, seconds, **words)
 
     def _remove_partial(self, is_theirs: Callable[[str], bool]) -> None:
-        """Remove what was left half-written by owners that are gone."""
+        """Remove checkpoints that were left half-written by the processes of some owners."""
         for file in self._store.checkpoints.glob("*.partial"):
             if is_theirs(file.name.partition(".")[0]):
                 file.unlink(missing_ok=True)

@@ -36,6 +36,14 @@ def test_a_termination_leaves_nothing_half_written(tmp_path):
     assert (again.returncode, again.stderr) == (-signal.SIGTERM, "")
 
 
+def test_a_termination_during_an_import_keeps_its_status(tmp_path):
+    """A module of dataclasses executes source text, and ``python -m`` remembers an interrupt in there."""
+    in_text = TERMINATED.replace("os.kill(os.getpid(), signal.SIGTERM)", "exec('signal.raise_signal(signal.SIGTERM)')")
+    (tmp_path / "command.py").write_text(in_text)
+    done = subprocess.run([sys.executable, "-m", "command"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (143, "heatbath: interrupted")
+
+
 @pytest.mark.parametrize("own", [signal.SIG_IGN, lambda *_: None])
 def test_a_handler_that_is_there_stays(own):
     before = signal.signal(signal.SIGTERM, own)

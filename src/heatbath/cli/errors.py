@@ -15,6 +15,14 @@ class Interruption(Exception):  # noqa: N818 - it is none
     """Ctrl-C, with how to go on."""
 
 
+class Termination(KeyboardInterrupt):
+    """SIGTERM, acted upon as Ctrl-C is.
+
+    After a plain KeyboardInterrupt in source text that is executed, as dataclasses do on import, ``python -m`` ends
+    the process by SIGINT, whatever its exit status.
+    """
+
+
 def explain(error: Exception) -> str | None:
     """Return one line, or None for what is a defect of the program."""
     if hasattr(error, "format_message"):  # what typer raises for wrong usage, in all its versions
@@ -45,7 +53,7 @@ def stoppable() -> Iterator[list[int]]:
     def interrupt(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
         came.append(number)
-        raise KeyboardInterrupt
+        raise Termination
 
     in_main_thread = threading.current_thread() is threading.main_thread()  # no other may set a handler
     if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
