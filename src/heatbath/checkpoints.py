@@ -90,7 +90,7 @@ class Saver:
                     torch.save(content, cast(IO[bytes], sink))
                 except RuntimeError as error:  # what torch makes of an error of the sink, or of an interrupt in it
                     if isinstance(error.__context__, KeyboardInterrupt):
-                        raise KeyboardInterrupt from None
+                        raise error.__context__ from None
                     if sink.error is None:
                         raise
                 if sink.error is not None:

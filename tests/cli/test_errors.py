@@ -1,4 +1,4 @@
-"""SIGTERM ends a command as Ctrl-C does: nothing half-written is left."""
+"""SIGTERM ends a command as Ctrl-C does, and nothing half-written is left."""
 
 import signal
 import subprocess
@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from heatbath.cli import thermostat
 from heatbath.cli.errors import stoppable
 
 # A command that is told to end while it writes; where it is told twice, while it tidies up, it ends at once.
@@ -61,3 +62,16 @@ def test_the_signal_ends_a_process_again_after_the_command():
     with stoppable():
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_an_interrupt_is_told_from_what_was_made_of_it(heatbath, monkeypatch):
+    def fail(cause):
+        def build(*_):
+            raise RuntimeError("Error calling __set_name__") from cause
+
+        monkeypatch.setattr(thermostat, "Thermostat", build)
+        return heatbath("thermostat", "--lr", 1, "--batch-size", 1)
+
+    assert fail(KeyboardInterrupt()) == (130, "", "heatbath: interrupted\n")
+    with pytest.raises(RuntimeError, match="__set_name__"):
+        fail(KeyError())

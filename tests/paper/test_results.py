@@ -165,6 +165,11 @@ def test_the_words_on_the_last_epoch_of_figure_2_are_those_of_the_records():
     words = f"{abs(low + high) / 2:.5f} apart on the test images (95 %: {low:.5f} to {high:.5f})"
     assert f"these two are {words}, and no pair more than 0.0005." in PROSE
     assert np.ptp([fmean(some) for some in ends.values()]) < 0.0005
+    verdicts = {verdict.claim: verdict for verdict in EXPERIMENTS["figure2"].figure(records(), "paper").verdicts}
+    for kind, words in (("test", "{} apart on the test images ({})"), ("train", "{} ({}) on the training images")):
+        detail = verdicts[f"All five protocols reach the same {kind} accuracy"].detail
+        found = re.search(r"cyclic:6 against cyclic:30: .*difference (\S+) \((98 %: .*?)\)", detail)
+        assert words.format(found[1], found[2] if kind == "test" else found[2][6:]) in PROSE
     losses = {label: np.mean([np.log(run.final("train_loss")) for run in some]) for label, some in runs.items()}
     above = [np.exp(loss - losses["constant"]) for label, loss in losses.items() if label != "constant"]
     assert "the last loss of constant is 2 to 3 % below that of the others" in PROSE
@@ -290,6 +295,15 @@ def test_the_words_on_roughness_are_those_of_the_records():
     for label, runs in runs_of("fair-control", "perceptron").items():
         absolute = fmean(map(ROUGHNESS.of, runs))
         rough[label] = absolute, absolute / fmean(map(TAIL_LOSS.of, runs))
+    at_equal_heat, at_equal_mean = (
+        verdict.interval
+        for verdict in EXPERIMENTS["fair-control"].figure(records(), "paper").verdicts
+        if verdict.claim.startswith("perceptron") and "loss" in verdict.claim and "update" not in verdict.claim
+    )
+    words = f"({at_equal_heat.level:.2%}: {at_equal_heat.low:.2f} to {at_equal_heat.high:.2f})".replace("%", " %")
+    assert f"a training loss {at_equal_heat.estimate:.2f} times smaller {words}" in PROSE
+    words = f"(ratio {at_equal_mean.estimate:.3f}, {at_equal_mean.low:.3f} to {at_equal_mean.high:.3f})"
+    assert words in PROSE
     (random, equal_mean, equal_heat) = (rough[name] for name in ("random", "constant", "constant, T of random"))
     assert f"({random[0]:.1e} against {equal_mean[0]:.1e};".replace("e-0", "e-") in PROSE
     words = (

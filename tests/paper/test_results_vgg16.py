@@ -72,6 +72,8 @@ def test_the_errata_have_the_numbers_of_the_records():
     small, large = (fmean(map(FINAL_TEST.of, runs)) for runs in runs_of("figure6", "VGG16").values())
     tuned = runs_of("figure4", "from ImageNet")["random"]
     assert f"they end at {fmean(map(FINAL_TEST.of, tuned)):.3f} (random rate, C = 256, 3 seeds)" in text
+    assert f"of which it speaks ({fmean(map(FINAL_TEST.of, tuned)):.2f} here)" in PROSE
+    assert f"nearer to those of a training from scratch ({small:.2f})" in PROSE
     assert f"180 epochs end at {large:.3f} (C = 256) and {small:.3f} (C = 128, 5 seeds each)" in text
     assert min(run.curve("test_accuracy")[0] for run in tuned) > 0.74
 
@@ -179,11 +181,12 @@ def test_the_words_on_vgg16_from_imagenet_are_those_of_the_records():
 def test_the_words_on_the_fair_control_are_those_of_the_records():
     groups = runs_of("fair-control", "VGG16")
     constant, random, hotter, update, warmer = values(groups, TAIL_TEST).values()
+    ratio = groups["constant, T of update"][0].config.lr / groups["constant"][0].config.lr
     words = (
         f"ends at {fmean(random):.3f} in the mean of the last 20 epochs, the constant rate of equal mean at "
         f"{fmean(constant):.3f}, that of equal temperature at {fmean(hotter):.3f} ({min(hotter):.3f} to "
         f"{max(hotter):.3f} by seed); a draw on the step at {fmean(update):.3f}, and the constant rate of its "
-        f"temperature, 1.024 l, at {fmean(warmer):.3f}."
+        f"temperature, {ratio:.3f} l, at {fmean(warmer):.3f}."
     )
     assert words in PROSE
     seeds = {len(constant), len(random)}, {len(hotter), len(update), len(warmer)}

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from heatbath.cli.data import list_data
-from heatbath.cli.errors import Interruption, explain, stoppable
+from heatbath.cli.errors import Interruption, explain, is_interrupt, stoppable
 from heatbath.cli.measure import measure_network
 from heatbath.cli.report import rebuild_report
 from heatbath.cli.reproduce import reproduce_figures
@@ -69,11 +69,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        message = explain(error)
-        if message is None:
-            raise
-        print(f"heatbath: {message}", file=sys.stderr)
-        return 2
+        if not is_interrupt(error):
+            message = explain(error)
+            if message is None:
+                raise
+            print(f"heatbath: {message}", file=sys.stderr)
+            return 2
+        status = 130
     if status == 130:
         print(f"heatbath: {interruption}", file=sys.stderr)
     return status if isinstance(status, int) else 0

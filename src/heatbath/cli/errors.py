@@ -23,6 +23,11 @@ class Termination(KeyboardInterrupt):
     """
 
 
+def is_interrupt(error: BaseException | None) -> bool:
+    """Return whether it is Ctrl-C, or caused by it: Python 3.11 makes a RuntimeError of one in a ``__set_name__``."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or is_interrupt(error.__cause__))
+
+
 def explain(error: Exception) -> str | None:
     """Return one line, or None for what is a defect of the program."""
     if hasattr(error, "format_message"):  # what typer raises for wrong usage, in all its versions
