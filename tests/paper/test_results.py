@@ -290,7 +290,7 @@ def test_the_words_on_the_thermometer_are_those_of_the_readings():
     assert f"Reshuffling alone would make it {1 - 2 * 0.9 * 256 / (0.1 * (60_000 - 256)):.2f}" in PROSE
 
 
-def test_the_words_on_roughness_are_those_of_the_records():
+def test_the_words_on_the_fair_control_of_the_perceptron_are_those_of_the_records():
     rough = {}
     for label, runs in runs_of("fair-control", "perceptron").items():
         absolute = fmean(map(ROUGHNESS.of, runs))
