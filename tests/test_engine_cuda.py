@@ -114,10 +114,23 @@ def test_convolutional_networks_side_by_side(model, name, monkeypatch):
             assert (everything - far).norm() < whole * far.norm()
 
 
-def ways(stack):
-    """How far an epoch moves the weights of each replica, by the name of the weights."""
+def test_a_network_side_by_side_equals_it_alone(monkeypatch):
+    """Over two epochs, whose last batches are not full."""
+    monkeypatch.setitem(TRAINING_IMAGES, "mnist", 160)
+    data = pattern("mnist", 160, 40)
+    network = {"model": "cnn", "dataset": "mnist", "batch_size": 64, "precision": "fp32"}
+    configs = [config.with_(**network, lr=2e-3) for config in VARIED]
+    for config, one in zip(configs, ways(Stack(configs, data, device="cuda"), 2), strict=True):
+        (other,) = ways(Stack([config], data, device="cuda"), 2)
+        for name, way in other.items():
+            assert (one[name] - way).norm() < 1e-3 * way.norm(), (config, name)
+
+
+def ways(stack, epochs=1):
+    """How far some epochs move the weights of each replica, by the name of the weights."""
     before = stack.states()
-    assert all(epoch.is_finite for epoch in stack.train_epoch())
+    for _ in range(epochs):
+        assert all(epoch.is_finite for epoch in stack.train_epoch())
     return [
         {name: end[name] - start[name] for name in start if name.startswith("weight.")}
         for start, end in zip(before, stack.states(), strict=True)

@@ -10,7 +10,16 @@ from fake_engine import CONFIGS, WORKER, FakeStack, alone, curves
 from heatbath import executors, runner
 
 
-@pytest.mark.parametrize("text", ["CUDA error: out of memory", "CUDNN_STATUS_ALLOC_FAILED", "capture failed", "other"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: out of memory",
+        "CUDNN_STATUS_ALLOC_FAILED",
+        "FIND was unable to find an engine to execute this computation",
+        "capture failed",
+        "other",
+    ],
+)
 def test_a_lack_of_memory_by_any_name(gpu, tmp_path, monkeypatch, text):
     train_epoch = FakeStack.train_epoch
 

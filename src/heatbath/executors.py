@@ -30,7 +30,7 @@ from heatbath.records import Epoch
 WORKER = "from heatbath.executors import serve; serve({line}, {life})"
 """What a worker process executes. It is a program of its own: the caller's script is not imported a second time."""
 
-_NO_GPU_MEMORY = re.compile(r"out of memory|CU\w+_STATUS_ALLOC_FAILED")
+_NO_GPU_MEMORY = re.compile(r"out of memory|CU\w+_STATUS_ALLOC_FAILED|(FIND|GET) was unable to find an engine")
 
 
 @dataclass(frozen=True)
