@@ -5,6 +5,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from heatbath.plots.plane import (
@@ -74,5 +75,10 @@ def test_marginals_of_x_and_y_stand_side_by_side():
         np.testing.assert_array_equal(stairs[0].values, sgd[index])
         np.testing.assert_array_equal(stairs[1].values, equation[index])
         np.testing.assert_array_equal(axis.lines[0].get_ydata(), edges[index])
+    figure = axes[0].figure
+    FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()][:2] == ["SGD", "stochastic equation"]
+    assert not any(legend.get_window_extent().overlaps(axis.get_tightbbox()) for axis in axes)
     without = plot_plane_marginals(edges, sgd, equation, None, title="Both")
     assert not without[0].lines

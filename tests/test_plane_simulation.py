@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from PIL import Image
+from scipy.linalg import expm
 
 from heatbath.plane_simulation import DEFAULT_KNOBS, simulate_plane, write_plane_simulation
 from heatbath.theory.landscapes import Landscape
@@ -80,6 +81,39 @@ def test_distances_are_judged_by_their_sampling_error(quadratic):
     assert score("sgd_to_boltzmann") > 20.0
     assert 1.0 < distances["sgd_to_boltzmann"]["found"] <= 2.0
     assert distances["sgd_to_boltzmann"]["bars"] < quadratic.summary["histogram_distance"]["sgd_to_boltzmann"]["bars"]
+
+
+def test_sgd_and_the_equation_are_compared_where_they_are():
+    """Both are still far from Boltzmann's weight, and far from each other, by the first order in the rate."""
+    found = simulate_plane(KNOBS, "anisotropic-quadratic", diffusion=0.01, start=(3.0, 3.0), steps=10, trajectories=500)
+    reach = np.array([found.mesh.x_bounds[1], found.mesh.y_bounds[1]])
+    assert np.all((found.sgd[-1] > reach).any(axis=1))
+    assert np.all((found.langevin[-1] > reach).any(axis=1))
+    distances = found.summary["histogram_distance"]
+    assert distances["sgd_to_boltzmann"]["found"] > 1.9
+    near = distances["sgd_to_langevin"]
+    assert near["found"] > near["expected_from_sampling"] + 5.0 * near["standard_deviation"]
+
+
+def test_a_handful_of_trajectories_is_not_found_at_no_distance():
+    distances = simulate_plane(steps=1, trajectories=6).summary["histogram_distance"]
+    assert distances["sgd_to_boltzmann"]["found"] > 1.5
+    assert distances["sgd_to_langevin"]["expected_from_sampling"] > 0.1
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.95])
+def test_the_equation_drifts_at_its_own_pace_at_any_momentum(momentum):
+    """BAOAB with a step of SGD for a step in time would be 8 % too fast without momentum."""
+    knobs, start = replace(KNOBS, momentum=momentum, lr=0.01), np.array([2.0, -2.0])
+    found = simulate_plane(
+        knobs, "anisotropic-quadratic:1:4", diffusion=2.0, start=start, steps=80, frames=2, trajectories=COUNT
+    )
+    cloud = found.langevin[-1]
+    for axis, curvature in enumerate(CURVATURES):
+        drift = np.array([[0.0, 1.0], [-curvature / knobs.lr, -(1.0 - momentum) / knobs.lr]])
+        expected = (expm(80 * knobs.lr * drift) @ [start[axis], 0.0])[0]
+        gap = 0.01 * abs(start[axis]) + 4.0 * cloud[:, axis].std() / math.sqrt(COUNT)
+        assert abs(cloud[:, axis].mean() - expected) < gap
 
 
 def test_the_two_kinds_share_no_random_numbers(quadratic):

@@ -51,6 +51,20 @@ def test_the_summary_is_plain_and_right(small):
     assert summary["knobs"]["law"] == "uniform:0.6"
 
 
+def test_what_leaves_the_mesh_counts_in_the_distance():
+    """Near the largest stable rate SGD is far hotter than leading order says, and than the mesh is wide."""
+    knobs = Thermostat(lr=0.26, batch_size=16, momentum=0.95, law="uniform:1")
+    result = simulate(knobs, "quadratic:1", diffusion=1.0, steps=100, frames=2, trajectories=2000, cells=(32, 32))
+    low, high = result.grid.x_bounds
+    inside = (result.positions[-1] > low) & (result.positions[-1] < high)
+    outside = 1.0 - inside.mean()
+    assert outside > 0.01
+    shares = np.histogram(result.positions[-1], result.grid.x_edges[::2])[0] / 2000
+    cells = result.densities[-1].sum(axis=1) * result.grid.cell_area
+    expected = np.abs(shares - cells.reshape(-1, 2).sum(axis=1)).sum() + outside
+    assert result.summary["histogram_distance"]["found"] == pytest.approx(expected, abs=1e-6)
+
+
 @pytest.mark.parametrize(("coupling", "nesterov"), [("gradient", False), ("update", True)])
 def test_trajectories_end_at_the_thermostats_temperature(coupling, nesterov):
     knobs = Thermostat(0.002, 10, 0.8, nesterov, "uniform:1", coupling, dataset_size=50)

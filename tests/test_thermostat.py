@@ -125,6 +125,14 @@ def test_momentum_nearest_to_the_present_one_where_there_are_two():
     assert twin.momentum > 0.2
 
 
+def test_a_wide_law_does_not_bring_the_momentum_closer_to_1_than_a_float_can_be():
+    """The temperature of this law is 7e10 times that of a constant rate; the momentum asked for is 1 - 1e-8."""
+    thermostat = Thermostat(1e-3, 1, 0.99, law=LogNormal(5.0))
+    other = thermostat.at(batch_size=10**6, solve="momentum")
+    assert 1.0 - other.momentum == pytest.approx(1e-8, rel=1e-6)
+    assert same(other, thermostat, 1e-6)
+
+
 @pytest.mark.parametrize(
     ("thermostat", "request_", "words"),
     [

@@ -276,6 +276,8 @@ def _summarise(
     bars = len(heights)
     expected = (marginals(last, grid)[0] * grid.dx)[: 2 * bars].reshape(bars, 2).sum(axis=1)
     share = heights * (edges[1] - edges[0])
+    # What lies beyond the bars is one more: SGD need not stay on the mesh.
+    share, expected = (np.append(part, max(0.0, 1.0 - part.sum())) for part in (share, expected))
     variance = expected * np.maximum(1.0 - expected, 0.0) / positions.shape[1]
     return {
         "landscape": str(solver.landscape),

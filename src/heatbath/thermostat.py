@@ -229,7 +229,9 @@ def _with_momentum(other: Thermostat, target: float, momentum: float) -> Thermos
             "has no noise at any momentum; ask for a smaller batch_size"
         )
     q = target / scale
-    if 1.0 - 1.0 / q == 1.0:
+    # The law's factor is nowhere below its value at mu = 1, which bounds every solution.
+    greatest = max(0.0, 1.0 - other._law_factor_at(1.0) / q)
+    if greatest == 1.0:
         raise ValueError(
             f"no momentum gives temperature {target:.4g}: with lr={other.lr:.4g} and batch_size={other.batch_size} it "
             f"would be closer to 1 than a float can be; raise the lr"
@@ -238,14 +240,14 @@ def _with_momentum(other: Thermostat, target: float, momentum: float) -> Thermos
     def excess(mu: float) -> float:
         return other._law_factor_at(mu) / (1.0 - mu) - q
 
-    # F >= 1 bounds every solution by 1 - 1/q. The left side need not be monotone where the law's variance exceeds 1,
-    # so each cell of a grid is searched. The last value is not negative but for rounding.
+    # The left side need not be monotone where the law's variance exceeds 1, so each cell of a grid is searched. The
+    # last value is not negative but for rounding.
     cells = 256
-    grid = [max(0.0, 1.0 - 1.0 / q) * k / cells for k in range(cells + 1)]
+    grid = [greatest * k / cells for k in range(cells + 1)]
     values = [excess(mu) for mu in grid]
     if abs(values[0]) <= 1e-12 * q:
         values[0] = 0.0
-    if q > 1.0:
+    if greatest > 0.0:
         values[-1] = max(values[-1], 0.0)
     solutions = [_bisect(excess, grid[k], grid[k + 1]) for k in range(cells) if values[k] * values[k + 1] < 0.0]
     solutions += [mu for mu, value in zip(grid, values, strict=True) if value == 0.0]

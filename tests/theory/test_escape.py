@@ -93,6 +93,7 @@ def test_the_noise_of_the_rate_on_the_slopes_hastens_the_escape():
     discrete = measure_sgd_escape(sgd, WELL, trajectories=1000, seed=5)
     assert additive.mean - discrete.mean > 6 * math.hypot(additive.standard_error, discrete.standard_error)
     assert abs(multiplicative.mean - discrete.mean) < 0.4 * (additive.mean - discrete.mean)
+    assert multiplicative.mean / additive.mean == pytest.approx(0.57, abs=0.1)  # sampling error 0.03
 
 
 def test_the_fit_recovers_a_line_and_its_error():

@@ -139,7 +139,7 @@ def plot_plane_marginals(
         boltzmann: positions and densities, for x and for y.
         title: of the figure.
     """
-    figure = Figure(figsize=(9.4, 3.9), layout="constrained")
+    figure = Figure(figsize=(9.4, 4.2), layout="constrained")
     axes = list(figure.subplots(1, 2))
     for index, (name, ax) in enumerate(zip("xy", axes, strict=True)):
         ax.stairs(sgd[index], edges[index], fill=True, color=SKY, alpha=0.45, label="SGD")
@@ -151,7 +151,7 @@ def plot_plane_marginals(
         ax.set_xlim(edges[index][0], edges[index][-1])
         ax.set_ylim(bottom=0.0)
         tidy(ax)
-    axes[1].legend(frameon=False, loc="upper right")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(title, fontsize=12)
     return axes
 
