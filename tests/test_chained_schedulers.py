@@ -1,6 +1,7 @@
 """`RandomLR` and `CosineCycleLR` together with the schedulers of torch: each acts on the rate itself."""
 
 import contextlib
+import copy
 import math
 
 import numpy as np
@@ -107,6 +108,26 @@ def test_sequential_after_a_warm_up():
     np.testing.assert_allclose(rates, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["float", "tensor"])
+@pytest.mark.parametrize("saved", [None, 2, 7])
+def test_sequential_goes_on_at_the_full_rate_where_the_warm_up_would_reach_it(lr, saved):
+    def build():
+        parameter, optimizer = make(lr.clone() if isinstance(lr, torch.Tensor) else lr)
+        warmup = lr_scheduler.LinearLR(optimizer, 0.2, total_iters=4)
+        return parameter, optimizer, lr_scheduler.SequentialLR(optimizer, [warmup, hb.RandomLR(optimizer, LAW)], [4])
+
+    parameter, optimizer, sequence = build()
+    rates = effective_rates(parameter, optimizer, [sequence], saved or 12)
+    if saved:
+        states = copy.deepcopy([optimizer.state_dict(), sequence.state_dict()])
+        parameter, optimizer, sequence = build()
+        optimizer.load_state_dict(states[0])
+        sequence.load_state_dict(states[1])
+        rates = np.append(rates, effective_rates(parameter, optimizer, [sequence], 12 - saved))
+    expected = np.concatenate([[0.02, 0.04, 0.06, 0.08], 0.1 * hb.draw(LAW, 0, 0, 8)])
+    np.testing.assert_allclose(rates, expected, rtol=1e-11)
+
+
 def test_a_warm_up_of_epochs_built_too_late_is_told_once():
     parameter, optimizer = make()
     inner = hb.RandomLR(optimizer, LAW, seed=1)
@@ -125,11 +146,18 @@ def test_a_second_random_lr_takes_over_from_the_first():
     np.testing.assert_allclose(rates, 0.1 * hb.draw(LAW, 4, 0, 6), rtol=1e-11)
 
 
-def test_cosine_cycle_chains_with_a_decay():
-    parameter, optimizer = make()
-    schedulers = [hb.CosineCycleLR(optimizer, 7), lr_scheduler.ExponentialLR(optimizer, 0.9)]
-    rates = effective_rates(parameter, optimizer, schedulers, 6)
-    np.testing.assert_allclose(rates, [0.1 * 0.9**k * (1 + math.cos(math.pi * k / 7)) for k in range(6)], rtol=1e-11)
+@pytest.mark.parametrize("name", ["exponential", "step", "linear"])
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["float", "tensor"])
+@pytest.mark.parametrize("cycle_first", [False, True])
+def test_cosine_cycle_chains_in_any_order_and_through_rates_of_zero(name, lr, cycle_first):
+    """The cycle is at zero in epochs 3, 9 and 15, the decay in steps falls on all of them, the warm-up ends at 5."""
+    make_scheduler, closed_form = CHAINED[name]
+    parameter, optimizer = make(lr.clone() if isinstance(lr, torch.Tensor) else lr)
+    builders = [make_scheduler, lambda o: hb.CosineCycleLR(o, 3)]
+    schedulers = [build(optimizer) for build in (reversed(builders) if cycle_first else builders)]
+    rates = effective_rates(parameter, optimizer, schedulers, 17)
+    expected = [closed_form(k) * (1 + math.cos(math.pi * k / 3)) for k in range(17)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-9, atol=1e-15)
 
 
 def test_cosine_cycle_after_a_warm_up():

@@ -109,6 +109,10 @@ def test_multipliers_are_the_same_sequence_in_any_order_and_survive_copies():
     assert [walker.at(k) for k in range(1500)] == expected
     for twin in (copy.deepcopy(walker), pickle.loads(pickle.dumps(walker))):
         assert [twin.at(k) for k in (1400, 3, 700, 701, 0)] == [expected[k] for k in (1400, 3, 700, 701, 0)]
+        assert twin == walker
+        assert hash(twin) == hash(walker)
+    others = [Multipliers(hb.Uniform(0.5), 3), Multipliers(hb.Uniform(1.0), 4), Multipliers(hb.Uniform(1.0), 3, 1)]
+    assert walker not in others
 
 
 @pytest.mark.parametrize(

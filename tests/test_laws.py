@@ -85,6 +85,7 @@ def test_laws_are_frozen():
         (lambda: hb.Uniform(1.5), ValueError, ["Uniform", "delta", "1.5", "0 <= delta <= 1"]),
         (lambda: hb.Uniform(-0.1), ValueError, ["delta", "-0.1"]),
         (lambda: hb.Uniform(float("nan")), ValueError, ["delta", "nan"]),
+        (lambda: hb.Uniform(10**400), ValueError, ["Uniform", "delta", "0 <= delta <= 1"]),
         (lambda: hb.Uniform("wide"), TypeError, ["delta", "'wide'"]),
         (lambda: hb.TwoPoint(2), ValueError, ["TwoPoint", "spread", "2"]),
         (lambda: hb.LogNormal(-1), ValueError, ["LogNormal", "sigma", "-1"]),

@@ -149,6 +149,16 @@ def test_state_is_plain_and_foreign_state_is_refused():
         assert scheduler.last_epoch == 0
 
 
+@pytest.mark.parametrize("build", [lambda o: hb.RandomLR(o, LAW, seed=9), lambda o: hb.CosineCycleLR(o, 3)])
+def test_one_that_loads_the_state_of_another_is_its_equal_in_all_but_the_optimizer(build):
+    parameter, optimizer = make()
+    scheduler = build(optimizer)
+    effective_rates(parameter, optimizer, [scheduler], 5)
+    again = build(make()[1])
+    again.load_state_dict(scheduler.state_dict())
+    assert {**vars(again), "optimizer": optimizer} == vars(scheduler)
+
+
 @pytest.mark.parametrize("period", [1, 6, 18, 2.5])
 def test_cosine_cycle_is_the_paper_s_formula(period):
     parameter, optimizer = make()

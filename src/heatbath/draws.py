@@ -84,6 +84,12 @@ class Multipliers:
             self._block = (step, block)
         return block[index]
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Multipliers) and self.__reduce__() == other.__reduce__()
+
+    def __hash__(self) -> int:
+        return hash(self.__reduce__())
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Multipliers, (self.law, self.seed, self.stream)
 

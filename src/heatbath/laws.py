@@ -185,12 +185,12 @@ def _check_parameter(law: Law, name: str, upper: float) -> None:
     """Normalise one parameter to float, so that equal laws print and hash alike, and check its range."""
     value = getattr(law, name)
     allowed = f"a number with 0 <= {name} <= {upper:g}"
-    if isinstance(value, bool) or not isinstance(value, Real):
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number:
         raise TypeError(f"{type(law).__name__}: {name} must be {allowed}, got {value!r}")
-    number = float(value)
-    if not 0.0 <= number <= upper:
+    if not 0.0 <= value <= upper:
         raise ValueError(f"{type(law).__name__}: {name} must be {allowed}, got {value!r}")
-    object.__setattr__(law, name, number + 0.0)  # -0.0 becomes 0.0
+    object.__setattr__(law, name, float(value) + 0.0)  # -0.0 becomes 0.0
 
 
 def _namespace(values: Any) -> Any:

@@ -45,6 +45,7 @@ class RandomLR(LRScheduler):
     compound and other schedulers work on the rate itself. A multiplier of 0 is written as ``2**-100``, from which
     the rate can still be told. As with every scheduler, ``step()`` counts mini-batches: one whose optimizer step
     `torch.amp.GradScaler` skips has its draw all the same.
+    Inside a `SequentialLR` it begins at the initial rate, not where the one before it stopped.
 
     On plain SGD this is ``RandomSGD(..., coupling="update")`` with the same law and seed.
 
@@ -54,6 +55,8 @@ class RandomLR(LRScheduler):
         seed: an integer; with ``last_epoch`` the whole state of the randomness.
         last_epoch: index of the last mini-batch when resuming.
     """
+
+    _waits_for_its_turn = False  # in a SequentialLR, which has taken the first step back
 
     def __init__(
         self,
@@ -80,7 +83,8 @@ class RandomLR(LRScheduler):
 
     @last_epoch.setter
     def last_epoch(self, value: int) -> None:
-        if value == -1 and self.__dict__.get("last_epoch", -1) >= 0:  # SequentialLR takes the first step back
+        if value == -1 and self.__dict__.get("last_epoch", -1) >= 0:
+            self._waits_for_its_turn = True
             for group in self.optimizer.param_groups:
                 group.pop("base_lr", None)
         self.__dict__["last_epoch"] = value
@@ -94,6 +98,15 @@ class RandomLR(LRScheduler):
             for group, base in zip(self.optimizer.param_groups, bases, strict=True):
                 group["base_lr"], group["lr_factor"] = base, factor
         return [base * factor for base in bases]
+
+    def _get_closed_form_lr(self) -> list[Any]:
+        if self.last_epoch == 0 and self._waits_for_its_turn:
+            # Its turn has come: like torch's schedulers it starts from the initial rate, not where a warm-up stopped.
+            self._waits_for_its_turn = False
+            for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=False):
+                group.pop("base_lr", None)
+                _set_lr(group, base)
+        return self.get_lr()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state: numbers and text only."""
@@ -133,7 +146,8 @@ class CosineCycleLR(LRScheduler):
 
     The rate starts at ``2 l``, is zero after ``period`` epochs and back at ``2 l`` after ``2 * period``, its true
     period; its mean is ``l``. Call ``step()`` once an epoch. The form is closed in ``tau``; if other schedulers
-    multiply the rate in between, ``l`` is multiplied with it (nothing can be seen of that while the rate is zero).
+    multiply the rate in between, ``l`` is multiplied with it. A rate of zero is written as ``2**-100 l``, from which
+    that can still be told.
 
     Args:
         optimizer: any torch optimizer.
@@ -155,7 +169,9 @@ class CosineCycleLR(LRScheduler):
         _warn_outside_step(self)
         groups = self.optimizer.param_groups
         means: list[Any] = list(self.base_lrs)
-        if self._written and self.last_epoch > 0:
+        if self.last_epoch == 0:  # schedulers built before, such as a warm-up, have had their first say
+            means = [_base_lr(group) for group in groups]
+        elif self._written:
             means = [
                 _follow(mean, written, _base_lr(group))
                 for mean, written, group in zip(self._means, self._written, groups, strict=False)
@@ -176,7 +192,7 @@ class CosineCycleLR(LRScheduler):
                 _set_lr(group, self._shown(group, written))
 
     def _rates(self, means: list[Any]) -> list[Any]:
-        factor = 1.0 + math.cos(math.pi * self.last_epoch / self.period)
+        factor = max(1.0 + math.cos(math.pi * self.last_epoch / self.period), _LEAST)
         rates = [mean * factor for mean in means]
         if not self._get_lr_called_within_step:
             return rates
