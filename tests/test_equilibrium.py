@@ -7,6 +7,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import heatbath as hb
+from heatbath.dynamics import Knobs, describe_motion
+from heatbath.equilibrium import Balance
 from heatbath.thermometer import Thermometer
 from thermometer_runs import Bowl, batch, small_network, step
 
@@ -81,3 +83,23 @@ def test_far_from_equilibrium():
     assert ratio.low > 1.5
     assert thermometer.at_equilibrium is False
     assert thermometer.kinetic_temperature > 3 * thermometer.temperature
+
+
+@pytest.mark.parametrize(("curvature", "truth", "highest"), [(0.0, 0.0, 0.98), (0.005, 1.0, 0.99), (2.0, 1.0, 1.0)])
+def test_the_interval_holds_the_truth_as_often_as_it_says(curvature, truth, highest):
+    """Runs that wander in the flat, and stationary ones that relax slowly or fast; in the last it is too long."""
+    runs, lr, mu, interval, rng = 400, 0.02, 0.8, 10, np.random.default_rng(0)
+    knobs = Knobs(lr, mu, False, hb.Constant(), "update", 1.0, 0.0, 0.0, 1.0, False)
+    spread = 0.0 if curvature == 0.0 else np.sqrt(lr / (2.0 * curvature * (1.0 - mu)))  # of x when it is stationary
+    x, b = spread * rng.normal(size=(runs, 6)), np.zeros((runs, 6))
+    balances = [Balance(1, 50) for _ in range(runs)]
+    for step_ in range(1, 31 * interval + 1):
+        b = mu * b + curvature * x + rng.normal(size=x.shape)
+        x = x - lr * b
+        if step_ % interval == 0 and step_ > 100:
+            squares = (x * x).sum(1), (x * b).sum(1), (b * b).sum(1)
+            for balance, xx, xb, bb in zip(balances, *squares, strict=True):
+                motion = describe_motion(knobs, (xx, 0.0, xb, 0.0, 0.0, bb))
+                balance.follow(step_, [6], [motion], [knobs])
+    held = np.mean([balance.ratio(0.95).contains(truth) for balance in balances])
+    assert 0.92 <= held <= highest

@@ -37,6 +37,17 @@ def test_halves():
     assert reading["temperature"] == pytest.approx(0.1 * reading["trace"] / (2 * 9 * len(one)), rel=1e-10)
 
 
+def test_statistics_of_a_layer_of_two_names_are_left_as_they_were():
+    layer = nn.BatchNorm1d(5).double()
+    model = nn.Sequential(layer, layer, small_network())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    mean, before = layer.running_mean, layer.running_mean.clone()
+    Thermometer(model, optimizer, interval=1).observe(cross_entropy, *batch(0))
+    assert layer.running_mean is mean
+    assert torch.equal(mean, before)
+    assert layer.num_batches_tracked == 0
+
+
 @pytest.mark.parametrize("divides", [True, False])
 @pytest.mark.parametrize("scaled", [None, False, True], ids=["plain", "scaler", "fused scaler"])
 def test_micro_batches_need_no_extra_pass(divides, scaled):

@@ -72,6 +72,37 @@ def test_outputs_that_cannot_be_repeated_are_not_checked():
     check(noise, sample_rows(model, lambda outputs, targets: F.mse_loss(outputs.T, targets), x, y), **EXACT)
 
 
+@pytest.mark.parametrize("method", ["exact", "two-batch"])
+def test_a_layer_of_two_names_is_left_as_it_was(method):
+    """torch's own functional_call leaves its replacements in such a layer, which the optimizer then trains no more."""
+
+    class Repeated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+            self.layers, self.head = nn.ModuleList([layer, layer]), nn.Linear(4, 4)
+            self.head.weight = layer[0].weight
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = torch.tanh(layer(x))
+            return self.head(x)
+
+    torch.manual_seed(0)
+    model = Repeated().double().train(method == "two-batch")
+    x = torch.randn(20, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    tensors = [*model.parameters(), *model.buffers()]
+    state = copy.deepcopy(model.state_dict())
+    noise = measure_noise(model, F.mse_loss, x, x.flip(1), method=method)
+    assert all(now is then for now, then in zip([*model.parameters(), *model.buffers()], tensors, strict=True))
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert list(noise.layer_traces) == [f"layers.0.{i}.{key}" for i in (0, 1) for key in ("weight", "bias")] + [
+        "head.bias"
+    ]
+    if method == "exact":
+        check(noise, sample_rows(model, F.mse_loss, x, x.flip(1)), **EXACT)
+
+
 def test_complex_parameters_count_as_their_two_parts():
     (_, x, y), real = linear_problem(1), Phase(3, 2, is_complex=False)
     y = y.repeat(1, 2)
@@ -112,6 +143,22 @@ def test_small_gradients_in_half_precision(dtype, method):
         assert getattr(half, name) == pytest.approx(getattr(full, name), **tolerance), name
     assert half.along("flat") == pytest.approx(full.along("flat"), **tolerance)
     assert half.along() == pytest.approx(full.along(), **tolerance)
+
+
+def test_wrappers_are_taken_off():
+    model, x, y = linear_problem(0)
+    plain = measure_noise(model, F.mse_loss, x, y)
+    for wrapped in (nn.DataParallel(model), torch.compile(model, backend="eager")):
+        noise = measure_noise(wrapped, F.mse_loss, x, y)
+        assert (noise.method, noise.layer_traces) == ("exact", plain.layer_traces)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_sum_in_half_precision_is_refused(dtype):
+    model, x, y = linear_problem(0, dtype=dtype)
+    with pytest.raises(ValueError, match="sums over the samples"):
+        measure_noise(model, lambda out, t: (out - t).square().sum(), x, y)
+    assert measure_noise(model, F.mse_loss, x, y).trace > 0.0
 
 
 def test_in_inference_mode():

@@ -194,9 +194,14 @@ def test_directions_in_every_form():
         noise.along("sharpest")
     with pytest.raises(ValueError, match="'gradient' is always measured"):
         measure_noise(model, F.cross_entropy, x, labels, directions={"gradient": directions["flat"]})
-    for bad in (torch.ones(3), [torch.ones(3)], {"nose": torch.ones(3)}, {"head.bias": torch.zeros(4)}):
+    turned = {"head.weight": torch.ones(27, 4)}
+    for bad in (torch.ones(3), [torch.ones(3)], {"nose": torch.ones(3)}, {"head.bias": torch.zeros(4)}, turned):
         with pytest.raises(ValueError, match="direction 'bad' "):
             measure_noise(model, F.cross_entropy, x, labels, directions={"bad": bad})
+    with pytest.raises(TypeError, match="direction 'bad' must be made of tensors, got ndarray"):
+        measure_noise(model, F.cross_entropy, x, labels, directions={"bad": flat})
+    with pytest.raises(TypeError, match="directions must be a dict of vectors by name, got Tensor"):
+        measure_noise(model, F.cross_entropy, x, labels, directions=directions["flat"])
 
 
 @pytest.mark.parametrize("size", [1, 3, 7])
@@ -239,6 +244,8 @@ def test_a_loss_that_sums_is_refused(method):
     model, x, y = linear_problem(0)
     with pytest.raises(ValueError, match=r"sums over the samples.*reduction='mean'"):
         measure_noise(model, nn.MSELoss(reduction="sum"), x, y, method=method)
+    with pytest.raises(ValueError, match=r"sums over the samples.*reduction='mean'"):  # whatever else is in it
+        measure_noise(model, lambda out, t: (out - t).square().sum() + 9.0 * model.weight.norm(), x, y, method=method)
     with pytest.raises(ValueError, match=r"one number.*got a tensor of shape \(4, 1\)"):
         measure_noise(model, nn.MSELoss(reduction="none"), x, y, method=method)
 

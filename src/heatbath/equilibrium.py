@@ -73,7 +73,13 @@ class Balance:
         return [sum(side) / len(self.sides) for side in zip(*self.sides, strict=True)] or [math.nan, math.nan]
 
     def ratio(self, confidence: float) -> Estimate:
-        """Return dissipation over fluctuation, with an interval."""
+        """Return dissipation over fluctuation, with an interval.
+
+        The interval takes what is released between readings as independent. So it is while the window is shorter than
+        the time in which the run relaxes, and there it holds the truth as often as it says. In a longer window these
+        differences cancel each other: of stationary runs nearly all intervals then hold 1, at about three times the
+        length that they would need.
+        """
         above, below = zip(*self.sides, strict=True) if self.sides else ((), ())
         return ratio_of_means(above, below, confidence)
 

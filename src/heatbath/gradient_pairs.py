@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from torch.utils.hooks import unserializable_hook
 
 from heatbath.dynamics import gram, widest
-from heatbath.gradients import LossFn, call_arguments, innermost
+from heatbath.gradients import LossFn, call_arguments, call_with, innermost
 
 
 class GradientParts:
@@ -151,7 +151,7 @@ def compare_halves(
         for part in (slice(0, half), slice(half, 2 * half)):
             rows = _cut(inputs, part)
             args, kwargs = call_arguments(rows)
-            output = torch.func.functional_call(model, buffers, args, kwargs) if buffers else model(*args, **kwargs)
+            output = call_with(model, buffers, args, kwargs) if buffers else model(*args, **kwargs)
             loss = loss_fn(output, _cut(targets, part))
             if not isinstance(loss, Tensor) or loss.numel() != 1:
                 raise ValueError("loss_fn must return one number, the mean over the batch (reduction='mean')")

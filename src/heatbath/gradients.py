@@ -59,7 +59,7 @@ class Objective:
         complex_ = {name: torch.view_as_complex(parameters[name]) for name in self._complex}
         state = {f"model.{name}": p for name, p in {**parameters, **complex_}.items()}
         state |= {f"model.{name}": b.clone() for name, b in self.model.named_buffers()}
-        loss = torch.func.functional_call(self._call, state, (inputs, targets))
+        loss = call_with(self._call, state, (inputs, targets))
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
             raise ValueError(f"loss_fn must return one number, the mean over samples (reduction='mean'), got {what}")
@@ -211,12 +211,30 @@ def innermost(model: nn.Module) -> nn.Module:
     Another batch size would compile it anew, and no rank must wait for the others.
     """
     while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel):
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
         else:
             return model
+
+
+def call_with(
+    model: nn.Module, tensors: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+) -> Any:
+    """Return what the model returns with these tensors, under their first names, in place of its own.
+
+    A tied tensor is replaced wherever it is, and each place once: torch's own tying replaces those of a layer that has
+    several names as often, and then puts the replacement back in place of the original.
+    """
+    first: dict[int, str] = {}
+    places: dict[str, Tensor] = {}
+    for prefix, layer in model.named_modules():  # each layer once
+        for members in (layer.named_parameters, layer.named_buffers):
+            for name, tensor in members(prefix, recurse=False, remove_duplicate=False):
+                if (known := first.setdefault(id(tensor), name)) in tensors:
+                    places[name] = tensors[known]
+    return torch.func.functional_call(model, places, args, kwargs, tie_weights=False)
 
 
 def as_real(tensor: Tensor) -> Tensor:
@@ -225,23 +243,28 @@ def as_real(tensor: Tensor) -> Tensor:
 
 
 def check_mean_reduction(objective: Objective, inputs: Data, targets: Data, seed: int) -> None:
-    """Raise if the loss of the same samples given twice is twice their loss: it sums where it should average."""
+    """Raise if the loss grows alike each time the same samples are given again: it sums where it should average."""
     inputs, targets = next(_probes(objective, inputs, targets))
     samples = len(next(_leaves(targets)))
     with torch.no_grad(), objective.randomness(seed):
-        loss = float(objective(objective.parameters, inputs, targets))  # raises if it is not one number
-        if not math.isfinite(loss):
-            raise ValueError(f"the loss is {loss}: there is no gradient to measure at these weights on these data")
+        loss = objective(objective.parameters, inputs, targets)  # raises if it is not one number
+        if not bool(torch.isfinite(loss)):
+            raise ValueError(
+                f"the loss is {float(loss)}: there is no gradient to measure at these weights on these data"
+            )
         buffers = {name: b.clone() for name, b in objective.model.named_buffers()}
-        outputs = torch.func.functional_call(objective.model, buffers, *call_arguments(inputs))
+        outputs = call_with(objective.model, buffers, *call_arguments(inputs))
         if not all(isinstance(x, Tensor) for x in _leaves(outputs)):
             return  # outputs of a type of their own, which cannot be repeated here
         once = float(objective.loss_fn(outputs, targets))
         try:
-            twice = float(objective.loss_fn(_twice(outputs, samples), _twice(targets, samples)))
+            repeats = ([_repeat(data, samples, times) for data in (outputs, targets)] for times in (2, 3))
+            twice, thrice = (float(objective.loss_fn(*both)) for both in repeats)
         except Exception:  # whatever the loss raises: these outputs cannot be repeated by hand, nor the loss be checked
             return
-    if once != 0.0 and abs(twice - 2.0 * once) <= 1e-2 * abs(once):
+    growth, rounding = twice - once, torch.finfo(loss.dtype).eps
+    is_linear = abs(thrice - twice - growth) <= max(1e-2, 8.0 * rounding) * abs(growth)
+    if is_linear and abs(growth) > rounding**0.5 * abs(once):  # what does not grow is a penalty on the weights
         raise ValueError(
             f"loss_fn sums over the samples: the same {samples} samples given twice have loss {twice:.6g}, once "
             f"{once:.6g}; it must average (reduction='mean'), or the noise would depend on the batch size"
@@ -343,9 +366,9 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return bool((one - other).abs() <= tolerance * torch.maximum(one.abs(), other.abs()) + tolerance**2)
 
 
-def _twice(data: Data, samples: int) -> Data:
-    """The samples given twice, also where each has several rows of its own."""
-    return _map(data, lambda x: torch.cat([x, x]) if x.ndim and len(x) % samples == 0 else x)
+def _repeat(data: Data, samples: int, times: int) -> Data:
+    """The samples given several times, also where each has several rows of its own."""
+    return _map(data, lambda x: torch.cat([x] * times) if x.ndim and len(x) % samples == 0 else x)
 
 
 def _leaves(data: Data) -> Iterator[Any]:

@@ -217,6 +217,8 @@ def measure_noise(
     if batch_size is None:
         batch_size = samples // min(32, max(4, samples // 8), samples)
     size = check_integer("batch_size", batch_size, least=1)
+    if not isinstance(directions, Mapping | None):
+        raise TypeError(f"directions must be a dict of vectors by name, got {type(directions).__name__}")
     objective = Objective(model, loss_fn)
     units = {name: _unit_vector(name, d, objective.parameters) for name, d in (directions or {}).items()}
     if "gradient" in units:
@@ -335,8 +337,11 @@ def _unit_vector(name: str, direction: Direction, parameters: dict[str, Tensor])
         parts = [direction.get(key, torch.zeros_like(p)) for key, p in parameters.items()]
     else:
         parts = list(direction)
+    if not all(isinstance(part, Tensor) for part in parts):
+        raise TypeError(f"direction {name!r} must be made of tensors, got {type(direction).__name__} of others")
     parts = [as_real(part) for part in parts]
-    if [p.numel() for p in parts] != [p.numel() for p in parameters.values()]:
+    shapes = [(p.shape, p.flatten().shape) for p in parameters.values()]
+    if len(parts) != len(shapes) or any(d.shape not in fits for d, fits in zip(parts, shapes, strict=True)):
         raise ValueError(f"direction {name!r} must have one tensor for each trainable parameter, of its shape")
     parts = [d.detach().to(widened(p)).flatten() for d, p in zip(parts, parameters.values(), strict=True)]
     length = math.sqrt(sum(squares(d[None]).item() for d in parts))

@@ -87,11 +87,12 @@ class Thermometer:
         confidence: of its interval.
         batch_size: samples in one step, over micro-batches and ranks; by default those of the inputs of `observe`. The
             temperature does without it.
-        dataset_size: ``N``, if batches are drawn without replacement: the noise shrinks by ``1 - C/N``.
+        dataset_size: ``N``, if batches are drawn without replacement: the noise shrinks by ``1 - C/N``. Those of an
+            epoch also cancel in part: what relaxes more slowly than an epoch lasts is colder than the formula says.
         law: the law of `heatbath.RandomLR`; every other source of randomness is found on the optimizer.
         scaler: the `torch.amp.GradScaler`, needed only for micro-batches or ranks whose losses it scales.
         process_group: the ranks over which the gradients are averaged, if the model is not a
-            `DistributedDataParallel`. Sharded parameters are not supported.
+            `DistributedDataParallel`. Sharded parameters and sparse gradients are not supported.
         callback: one or several callables that take each reading, for instance `heatbath.CSVLog`.
 
     Attributes:
@@ -101,7 +102,7 @@ class Thermometer:
             None where there is no value yet.
 
     Raises:
-        TypeError: the optimizer is not like SGD, or the parameters are sharded.
+        TypeError: the optimizer is not like SGD, or the parameters are sharded; at a reading, a gradient is sparse.
         ValueError: a setting is out of range, or the optimizer does not train this model.
     """
 
@@ -163,7 +164,8 @@ class Thermometer:
     def equilibrium_ratio(self) -> Estimate:
         """Dissipation over fluctuation in the last ``window`` readings, a float with ``low`` and ``high``.
 
-        It is 1 in a stationary state. If the interval leaves 1 out, the run is still on its way.
+        It is 1 in a stationary state. If the interval leaves 1 out, the run is still on its way; it errs on the long
+        side (`equilibrium.Balance.ratio`).
         """
         return self._balance.ratio(self.confidence)
 
