@@ -104,6 +104,7 @@ def test_warning_without_a_curvature_supposes_one(capsys):
         (["simulate", "--diffusion", "-1"], "diffusion must be a finite number with diffusion > 0, got -1.0"),
         (["simulate", "--diffusion", "nan"], "diffusion > 0, got nan"),
         (["measure", "--samples", "4001", "--epochs", "1"], "samples = 4001 is more than the 4000 training images"),
+        (["measure", "--dataset", "cifar10"], "mlp takes images of 1 x 28 x 28"),
     ],
 )
 def test_errors_are_one_line(capsys, arguments, words):

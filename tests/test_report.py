@@ -13,6 +13,7 @@ pytest.importorskip("matplotlib")
 from figure_data import ABOUT, EVIL, all_figures, bars_figure, sample_report, scatter_figure, training_figure
 from heatbath.panels import FigureData, Panel, Series, to_csv
 from heatbath.report import describe_panel, write_report
+from heatbath.verdicts import Verdict
 
 VOID = {"meta", "link", "img", "br", "input", "hr"}
 
@@ -97,6 +98,16 @@ def test_texts_are_escaped(page, outline):
     assert embedded(page)[-1]["panels"][0]["series"][0]["x"] == [EVIL, "b"]
 
 
+def test_no_line_tears_a_number_apart(tmp_path):
+    detail = "0.5 against 3.78e-09 (n = 20 pairs), <b> (98 %: -1 to 2); margin 1, p = 1.7e-09 among 5 claims."
+    verdict = Verdict("a claim", "confirmed", detail)
+    figure = FigureData("some", "t", "q", (), verdicts=(verdict,))
+    page = write_report([figure], tmp_path, about={}).read_text(encoding="utf-8")
+    parts = re.findall(r'<span class="whole">(.*?)</span>', page)
+    assert parts == ["3.78e-09", "n = 20", "98 %", "p = 1.7e-09"] * 2
+    assert "&lt;b&gt;" in page
+
+
 def test_the_page_holds_every_number(page):
     for figure, found in zip(all_figures(), embedded(page), strict=False):
         assert found["name"] == figure.name
@@ -118,7 +129,7 @@ def test_what_is_no_number_becomes_a_gap(tmp_path):
 
 
 def test_claims_verdicts_errata_settings_and_what_is_missing_are_told(outline):
-    text = " ".join(outline.texts)
+    text = "".join(outline.texts)
     for figure in all_figures():
         for told in (figure.title, figure.question, *figure.errata, *figure.missing, *figure.settings.values()):
             assert told in text

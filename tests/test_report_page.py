@@ -107,6 +107,37 @@ def test_four_panels_are_two_and_two(browser, tmp_path, count, columns):
     assert len(set(browser.evaluate(lefts))) == 1
 
 
+PLACES = """[...document.querySelectorAll(".plot")].map((plot) => [...plot.querySelectorAll("text")].map((text) => {
+  const { left, right, top } = text.getBoundingClientRect();
+  return [text.textContent, left, right, top];
+}))"""
+
+
+def test_an_axis_has_more_than_two_ticks_and_no_labels_that_touch(browser, tmp_path):
+    def panel(x, log=False):
+        return Panel("panel", "", "", (Series("s", x, tuple(range(len(x)))),), x_log=log)
+
+    panels = panel((0.0, 0.95)), panel((1.0, 180.0)), panel((8e-7, 1e-3), True), panel((1.25e-3, 0.01), True)
+    page = write_report([FigureData("some", "t", "q", panels)], tmp_path, about={})
+    for width, fewest in ((1280, 3), (390, 3), (320, 2)):
+        browser.open(page, width=width, touch=width < 500)
+        for texts in browser.evaluate(PLACES):
+            lowest = max(top for label, _, _, top in texts if label)
+            along = sorted(text[1:3] for text in texts if text[0] and text[3] > lowest - 3)
+            assert len(along) >= fewest
+            assert all(left[1] < right[0] for left, right in pairwise(along))
+
+
+def test_ticks_differ_however_deep_the_zoom(browser, folder):
+    browser.open(folder / "report.html", width=1280)
+    browser.evaluate("document.querySelectorAll('#figure1 .plot')[0].focus()")
+    for _ in range(40):
+        browser.key("+", "+")
+    ticks = browser.evaluate(TICKS)
+    assert len(ticks) > 6
+    assert len(set(ticks)) == len(ticks)
+
+
 def test_gaps_split_curves_and_points_between_them_are_seen(browser, folder):
     browser.open(folder / "report.html", width=1280)
     curve = "document.querySelector(\"#sparse .plot [data-colour='%d'] .curve\").getAttribute('d')"

@@ -25,6 +25,7 @@ from heatbath.verdicts import Verdict
 
 DIGITS = 7  # of a number in the page, as many as single precision knows; the CSV beside it has all
 _OUTCOMES = ("confirmed", "contradicted", "undecided")
+_UNBROKEN = re.compile(r"\b[np] = [\w.+-]*\w|[\d.]+e[+-]?\d+|[\d.]+ %")  # what no line of the page may tear apart
 _TITLE = "SGD with a random learning rate: what the paper says and what we find"
 
 
@@ -206,7 +207,7 @@ def _verdict_table(figures: Sequence[FigureData]) -> str:
         f'<td role="cell"><a href="#{figure.name}">{escape(_label(figure))}</a></td>'
         f'<td role="cell">{escape(verdict.claim)}</td>'
         f'<td role="cell">{_badge(verdict)}</td>'
-        f'<td role="cell">{escape(verdict.detail)}</td>'
+        f'<td role="cell">{_prose(verdict.detail)}</td>'
         f'<td role="cell" data-label="Margin">{_margin(verdict)}</td></tr>'
         for figure in figures
         for verdict in figure.verdicts
@@ -258,7 +259,7 @@ def _section(figure: FigureData, pdf: bytes, cut: Sequence[bool]) -> str:
 
 def _panel(panel: Panel, cut: bool) -> str:
     note = " ".join(text for text in (panel.note, "The bars do not start at zero." if cut else "") if text)
-    foot = f'<p class="note">{escape(note)}</p>' if note else ""
+    foot = f'<p class="note">{_prose(note)}</p>' if note else ""
     return (
         f'<figure class="panel"><div class="panel-head"><h3>{escape(panel.title)}</h3></div>'
         f'<div class="canvas" role="img" aria-label="{escape(describe_panel(panel))}"></div>{foot}</figure>'
@@ -268,8 +269,13 @@ def _panel(panel: Panel, cut: bool) -> str:
 def _verdict(verdict: Verdict) -> str:
     return (
         f'<div class="verdict">{_badge(verdict)}<p><strong>{escape(verdict.claim)}</strong></p>'
-        f"<p>{escape(verdict.detail)}</p></div>"
+        f"<p>{_prose(verdict.detail)}</p></div>"
     )
+
+
+def _prose(text: str) -> str:
+    """Words and numbers for the page, with numbers that stay on one line."""
+    return _UNBROKEN.sub(r'<span class="whole">\g<0></span>', escape(text))
 
 
 def _block(heading: str, content: str) -> str:

@@ -65,6 +65,7 @@ def test_an_interrupt_tells_how_to_go_on(heatbath, monkeypatch):
         (["--store", "file"], "--store file"),
         (["--store", "foreign"], "is not a store of heatbath"),
         (["--draw-only"], "there is no store in runs"),
+        (["--draw-only", "--store", "."], "there is no store in .; name one with --store"),
     ],
 )
 def test_reproduce_refuses(refused, tmp_path, arguments, words):
@@ -92,6 +93,19 @@ def test_records_come_from_stores_files_and_folders(trained, exported):
         assert {record.run for record in found} == set(expected)
         assert {record.status for record in found} == {"finished"}
     assert len(read_records(exported / "some.jsonl")) == 3
+
+
+def test_exported_files_are_no_store_to_draw(refused, exported):
+    (exported / "calculations").mkdir()
+    words = "there is no store in exports; its files of 'runs export' are drawn by 'heatbath report exports'"
+    assert refused("reproduce", "--draw-only", "--store", "exports") == f"heatbath: {words}\n"
+
+
+def test_calculations_alone_are_drawn(heatbath, tmp_path):
+    (tmp_path / "runs" / "calculations").mkdir(parents=True)
+    status, out, _ = heatbath("reproduce", "theory", "--scale", "smoke", "--draw-only")
+    assert status == 0
+    assert "Not complete: theory" in out
 
 
 def test_report_needs_no_training(heatbath, tmp_path, exported, monkeypatch):

@@ -12,11 +12,11 @@ from heatbath.cli.screens import check_folder
 
 
 def folder_options(command, path=()):
-    """Every command that takes a folder to write to, with the name of the option."""
+    """Every command that takes a folder, with the name of the option."""
     for name, inner in getattr(command, "commands", {}).items():
         yield from folder_options(inner, (*path, name))
     names = {name for parameter in command.params for name in parameter.opts}
-    yield from ((path, option) for option in ("--out", "--store") if option in names)
+    yield from ((path, option) for option in ("--out", "--store", "--data-dir") if option in names)
 
 
 OPTIONS = list(folder_options(typer.main.get_command(cli.app)))
@@ -26,6 +26,8 @@ NOT_THERE = {"show": ["abc"], "merge": ["nowhere"], "export": ["a.csv"], "report
 def test_the_commands_that_write_are_found():
     assert {path[0] for path, option in OPTIONS if option == "--out"} == {"simulate", "measure", "reproduce", "report"}
     assert {path[0] for path, option in OPTIONS if option == "--store"} == {"train", "runs", "reproduce"}
+    fetching = {path[0] for path, option in OPTIONS if option == "--data-dir"}
+    assert fetching == {"train", "runs", "reproduce", "measure", "data"}
 
 
 @pytest.mark.parametrize(("path", "option"), OPTIONS, ids=lambda value: value if isinstance(value, str) else value[-1])

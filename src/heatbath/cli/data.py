@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heatbath.cli.progress import Display, display
-from heatbath.cli.screens import check_data_dir, write
+from heatbath.cli.screens import check_data_dir, folder_option, write
 
 if TYPE_CHECKING:
     from heatbath.configs import RunConfig
@@ -23,7 +23,7 @@ def list_data(
         list[str] | None,
         typer.Option(metavar="NAME", help="Fetch mnist, cifar10 or vgg16 (its ImageNet features) first; repeatable."),
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where to look first, and to fetch to.")] = None,
+    data_dir: Annotated[Path | None, folder_option("--data-dir", "Where to look first, and to fetch to.")] = None,
 ) -> None:
     """Say which data sets are found where, verified, and how to get what is missing."""
     check_data_dir(data_dir)

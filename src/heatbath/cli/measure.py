@@ -11,6 +11,8 @@ import typer
 
 from heatbath.cli.progress import display, follow_fraction
 from heatbath.cli.screens import check_data_dir, check_folder, console, folder_option, print_table, write
+from heatbath.cli.training import DataOption
+from heatbath.configs import RunConfig
 from heatbath.machines import choose_device
 from heatbath.thermostat import Thermostat
 
@@ -35,7 +37,7 @@ def measure_network(
     samples: Annotated[int, typer.Option(help="Training images that the noise is measured on.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of weights, order and multipliers.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
-    data_dir: Annotated[Path | None, typer.Option(help="Where to look for the data first.")] = None,
+    data_dir: DataOption = None,
     out: Annotated[Path, folder_option("--out", "The folder for the picture and the numbers.")] = Path("out"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
 ) -> None:
@@ -47,6 +49,7 @@ def measure_network(
         raise ValueError(f"--batch-size must be at least 2 to measure noise, got {batch_size}")
     if samples < 4:
         raise ValueError(f"--samples must be at least 4 to measure noise, got {samples}")
+    RunConfig(model=model, dataset=dataset, batch_size=1)  # images of another shape are refused before they are fetched
     device = choose_device(device)
     from heatbath import measurement, plots  # noqa: F401 - a missing extra is told before the training, not after it
 

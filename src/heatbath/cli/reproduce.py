@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +11,11 @@ import typer
 from heatbath.cli.data import download_data
 from heatbath.cli.errors import resumable
 from heatbath.cli.progress import display
+from heatbath.cli.report import exported_files
 from heatbath.cli.screens import check_data_dir, check_folder, console, folder_option, print_table
 from heatbath.cli.training import DataOption, DeviceOption, QuietOption, StoreOption, WorkersOption, unfinished
 from heatbath.cli.verdicts import print_verdicts
+from heatbath.store import Store
 
 
 def reproduce_figures(
@@ -59,8 +62,8 @@ def reproduce_figures(
     check_folder(out, "--out")
     if not draw_only:
         check_folder(store, "--store")
-    elif not store.is_dir():
-        raise FileNotFoundError(f"there is no store in {store}; name one with --store, or leave out --draw-only")
+    else:
+        _check_drawable(store)
     with resumable(), display(quiet=quiet) as shown:
         shown.show(None, ("starting",))
         if not draw_only:
@@ -88,3 +91,16 @@ def reproduce_figures(
     if missing:
         screen.print(f"\nNot complete: {', '.join(missing)}; the report says what is missing")
     screen.print(f"\nThe report: {out / found.report.name}")
+
+
+def _check_drawable(store: Path) -> None:
+    """Refuse a folder without results; calculations, unlike runs, are results without a database."""
+    if (store / Store.FILE).exists():
+        return
+    if store.is_dir() and exported_files(store):
+        hint = f"its files of 'runs export' are drawn by 'heatbath report {shlex.quote(str(store))}'"
+    elif not (store / "calculations").is_dir():
+        hint = "name one with --store, or leave out --draw-only"
+    else:
+        return
+    raise FileNotFoundError(f"there is no store in {store}; {hint}")

@@ -80,7 +80,7 @@ def warn(text: str) -> None:
 
 
 def folder_option(name: str, words: str) -> Any:
-    """Return typer's option for a folder that is written to; an empty name, as of a variable that is unset, is refused.
+    """Return typer's option for a folder; an empty name, as of a variable that is unset, is refused.
 
     Args:
         name: of the option, such as ``--out``.

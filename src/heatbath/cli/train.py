@@ -36,7 +36,9 @@ def train_networks(
     ] = None,
     protocol: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="constant, random or cyclic:P with P in epochs; may be repeated."),
+        typer.Option(
+            metavar="NAME", help="constant, random (the default) or cyclic:P with P in epochs; may be repeated."
+        ),
     ] = None,
     law: Annotated[
         list[str] | None,

@@ -23,7 +23,7 @@ DeviceOption = Annotated[
         "--device", metavar="NAME", help="auto (a GPU, if there is one), cpu, cuda, or cuda:1 for the second GPU."
     ),
 ]
-DataOption = Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="Where to look for the data first.")]
+DataOption = Annotated[Path | None, folder_option("--data-dir", "Where to look for the data first.")]
 WorkersOption = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Processes at once on a CPU; by default as many as is fastest.")
 ]

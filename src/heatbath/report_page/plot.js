@@ -54,7 +54,8 @@ function linearTicks([low, high], count) {
   const ticks = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) {
     const value = i * step;
-    ticks.push([value, places > 5 || Math.abs(value) >= 1e6 ? trim(format(value, 4)) : (value + 0).toFixed(places).replace("-", "−")]);
+    const digits = Math.max(4, Math.ceil(Math.log10(Math.abs(i))) + 1); // in a deep zoom neighbours share the first ones
+    ticks.push([value, places > 5 || Math.abs(value) >= 1e6 ? trim(format(value, digits)) : (value + 0).toFixed(places).replace("-", "−")]);
   }
   return ticks;
 }
@@ -74,7 +75,7 @@ function logTicks([low, high], count) {
       ticks.push([at, label]);
     }
   }
-  return ticks.length > 2 ? ticks : linearTicks([10 ** low, 10 ** high], count).filter(([v]) => v > 0).map(([v, label]) => [Math.log10(v), label]);
+  return ticks.length > 2 || high - low > 1 ? ticks : linearTicks([10 ** low, 10 ** high], count).filter(([v]) => v > 0).map(([v, label]) => [Math.log10(v), label]);
 }
 
 // One pair of axes. Positions ("u", "v") are values, their logarithms on a logarithmic axis, or numbers of categories.
@@ -161,13 +162,17 @@ class Plot {
     const yTicks = (this.panel.y_log ? logTicks : linearTicks)(y, 6);
     const left = 30 + 7 * Math.max(...yTicks.map(([, label]) => label.length), 2);
     const w = width - left - 14;
-    let xTicks, tilt = false, bottom = 46;
+    let xTicks, tilt = false, bottom = 46, taken = -Infinity;
     if (this.categories) {
       xTicks = this.categories.map((name, i) => [i, name]).filter(([i]) => i >= x[0] && i <= x[1]);
       const longest = Math.max(...xTicks.map(([, name]) => name.length), 1);
       tilt = longest * 7 > w / (x[1] - x[0]);
       if (tilt) bottom += Math.min(5 * longest, 90);
-    } else xTicks = (this.panel.x_log ? logTicks : linearTicks)(x, Math.max(3, Math.floor(w / 70)));
+    } else {
+      const ticks = this.panel.x_log ? logTicks : linearTicks, count = Math.max(3, Math.floor(w / 70));
+      xTicks = ticks(x, count);
+      if (xTicks.length < 3) xTicks = ticks(x, 2 * count);
+    }
     const height = HEIGHT + bottom - 46;
     const h = height - 10 - bottom;
     const sx = (u) => left + ((u - x[0]) / (x[1] - x[0])) * w;
@@ -181,6 +186,9 @@ class Plot {
     for (const [at, label] of xTicks) {
       const turn = tilt ? { "text-anchor": "end", transform: `rotate(-35 ${sx(at)} ${10 + h + 18})` } : { "text-anchor": "middle" };
       axes.append(draw("path", { class: "frame", d: `M${sx(at)} ${10 + h}v4` }));
+      const half = 3.5 * label.length;
+      if (!this.categories && sx(at) - half < taken) continue; // its label would touch the one before
+      taken = sx(at) + half + 4;
       axes.append(draw("text", { x: sx(at), y: 10 + h + 18, ...turn }, label.length > 24 && tilt ? `${label.slice(0, 23)}…` : label));
     }
     axes.append(draw("path", { class: "frame", d: `M${left} 10v${h}h${w}` }));
