@@ -195,11 +195,11 @@ def test_runs_of_another_process_are_waited_for(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(campaigns, "_POLL", 0.01)
     busy = CONFIGS[1]
     expected = alone(CONFIGS[:3])
-    waiting, said = threading.Event(), []
+    waiting, seen = threading.Event(), []
 
     def progress(p):
-        said.append(p.message or "")
-        if "another process is training 1 run; waiting" in said[-1]:
+        seen.append(p)
+        if "another process is training 1 run; waiting" in (p.message or ""):
             waiting.set()
 
     def other():
@@ -218,6 +218,7 @@ def test_runs_of_another_process_are_waited_for(engine, tmp_path, monkeypatch):
     owner.close()
     assert curves(records) == expected
     assert busy.run not in {run for run, _ in engine.trained}
+    assert (seen[-1].runs_done, seen[-1].runs_total) == (3, 3)
 
 
 def test_progress_counts_to_the_end(gpu, tmp_path):

@@ -137,9 +137,11 @@ class Campaign:
             self._tell(replace(self.progress, message=message, routine=routine))
 
     def _left(self) -> list[RunConfig]:
-        for run, status in self._store.statuses().items():
-            if status in ENDED:
-                self._remaining.pop(run, None)
+        ended = {run for run, status in self._store.statuses().items() if status in ENDED} & self._remaining.keys()
+        for run in ended:
+            del self._remaining[run]
+        if ended and self._tell is not None:  # in another process, or before this one
+            self._tell(self.progress)
         return [self._configs[run] for run in self._remaining]
 
     def _train_on_cpu(self, model: str, configs: list[RunConfig]) -> None:

@@ -15,6 +15,8 @@ import numpy as np
 from heatbath.draws import uniform
 from heatbath.welch import Floats, Welch, check_margin, check_probability, student_quantile, welch
 
+_TINY = 1e-6  # below which the zeros behind the point are more than can be read
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -31,7 +33,7 @@ class Interval:
 
     def __str__(self) -> str:
         reach = (self.high - self.low) / 2.0
-        number = known_digits(reach)
+        number = known_digits(reach) if max(abs(self.low), abs(self.high)) >= _TINY else ".3g"
         ends = f"{self.low:{number}} to {self.high:{number}}" if reach < math.inf else "unbounded"
         return f"{self.estimate:{number}} ({100.0 * self.level:.4g} %: {ends})"
 

@@ -41,7 +41,8 @@ class Thermostat:
         law: the law of the multiplier ``alpha``, or its name such as ``"uniform:1"``.
         coupling: ``"gradient"`` if ``alpha`` multiplies the gradient that enters the velocity (the paper's equations 1
             and 2), ``"update"`` if it multiplies the whole step (a learning rate changed at each step).
-        dataset_size: the number of samples ``N`` if mini-batches are drawn without replacement, None if with.
+        dataset_size: the number of samples ``N`` if mini-batches are drawn without replacement, None if with. The
+            temperature then has the noise of one batch; those of an epoch also cancel in part (``docs/errata.md``).
     """
 
     lr: float
@@ -93,7 +94,10 @@ class Thermostat:
                 mean over directions, the trace of the covariance over its dimension.
         """
         diffusion = _number("diffusion", diffusion, "diffusion >= 0", lambda value: value >= 0)
-        return self.lr * diffusion * self.batch_variance * self.law_factor / (2.0 * (1.0 - self.momentum))
+        temperature = self.lr * diffusion * self.batch_variance * self.law_factor / (2.0 * (1.0 - self.momentum))
+        if math.isinf(temperature):
+            raise ValueError(f"lr={self.lr:g} with diffusion={diffusion:g} gives a temperature beyond all floats")
+        return temperature
 
     @property
     def law_factor(self) -> float:

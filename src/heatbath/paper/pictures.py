@@ -59,8 +59,9 @@ def group_panel(found: Found, groups: Sequence[Group], quantity: Quantity, title
             series.append(
                 Series(group.label, (group.label,), (mean,), (low,), (high,), style="points", colour=group.colour)
             )
-            spreads.append(f"{group.label} {summarize(values).sd:.2g}" if len(values) > 1 else f"{group.label} one run")
-    note = "Mean and its 95 % interval. Standard deviations between runs: " + ", ".join(spreads) + "."
+            spread = f"{summarize(values).sd:.2g}" if len(values) > 1 else "one run"
+            spreads.append(f"{group.label}: {spread}")
+    note = "Mean and its 95 % interval. Standard deviations between runs: " + "; ".join(spreads) + "."
     title = f"{title}: {quantity.title}" if title else quantity.title.capitalize()
     return Panel(title, "", quantity.axis, tuple(series), note=note if spreads else "No runs yet.")
 
