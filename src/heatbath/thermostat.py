@@ -94,10 +94,7 @@ class Thermostat:
                 mean over directions, the trace of the covariance over its dimension.
         """
         diffusion = _number("diffusion", diffusion, "diffusion >= 0", lambda value: value >= 0)
-        temperature = self.lr * diffusion * self.batch_variance * self.law_factor / (2.0 * (1.0 - self.momentum))
-        if math.isinf(temperature):
-            raise ValueError(f"lr={self.lr:g} with diffusion={diffusion:g} gives a temperature beyond all floats")
-        return temperature
+        return self.lr * diffusion * self.batch_variance * self.law_factor / (2.0 * (1.0 - self.momentum))
 
     @property
     def law_factor(self) -> float:

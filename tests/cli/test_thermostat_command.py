@@ -14,6 +14,13 @@ def test_the_smallest_rates_are_right_and_warn_of_nothing(heatbath, lr):
     assert json.loads(out)["small_rate_regime"]["exact_over_leading"] == pytest.approx(1.0, rel=1e-12)
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["table", "json"])
+def test_a_temperature_that_overflows_is_refused(heatbath, form):
+    status, out, err = heatbath("thermostat", "--lr", 1e308, "--batch-size", 1, "--momentum", 0.9, *form)
+    assert (status, out) == (2, "")
+    assert "--lr 1e+308 with --diffusion 1 gives a temperature beyond what a float can hold" in err
+
+
 def test_a_momentum_below_1_never_looks_like_1(heatbath):
     _, out, _ = heatbath("thermostat", "--lr", 0.1, "--batch-size", 4, "--momentum", 0.9999999999999999)
     rows = [line.split() for line in out.splitlines() if line.startswith(("given", "batch"))]

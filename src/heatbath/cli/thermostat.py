@@ -31,6 +31,9 @@ def print_temperature(
 ) -> None:
     """Print the temperature that the knobs set, and other knobs of equal temperature."""
     own = Thermostat(lr, batch_size, momentum, nesterov, law, coupling, dataset_size)
+    temperature = own.temperature(diffusion)
+    if math.isinf(temperature):
+        raise ValueError(f"--lr {lr:g} with --diffusion {diffusion:g} gives a temperature beyond what a float can hold")
     solve = solve and solve.replace("-", "_")
     asked = {"batch_size": at_batch_size, "momentum": at_momentum, "lr": at_lr, "solve": solve}
     rows = [("given", own), *_alternatives(own, {name: value for name, value in asked.items() if value is not None})]
@@ -40,7 +43,6 @@ def print_temperature(
         report = _thermostat_report(rows, regime, diffusion)
         write(json.dumps({**report, "asked_warning": answer.warning if answer else None}, indent=2))
         return
-    temperature = own.temperature(diffusion)
     form = f"{'Nesterov' if own.nesterov else 'heavy ball'}, coupling {own.coupling}" if own.momentum else "no momentum"
     data = "" if own.dataset_size is None else f", {own.dataset_size} samples without replacement"
     lines = []
