@@ -132,6 +132,18 @@ def test_state_dict_hooks_and_equality_after_a_round_trip(options):
     assert again["state"].keys() == state["state"].keys()
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS, ids=str)
+@pytest.mark.parametrize("options", INPUTS, ids=lambda options: options.desc)
+def test_a_parameter_has_a_state_only_if_something_is_in_it(options, implementation):
+    """As with `torch.optim.SGD`: without momentum there is nothing to keep, and no empty entry either."""
+    model, x, y = make_problem()
+    optimizer = hb.RandomSGD(model.parameters(), **copy.deepcopy(options.kwargs), **implementation)
+    optimizer.step(make_closure(model, x, y, optimizer))
+    has_momentum = "momentum" in options.kwargs
+    assert [list(optimizer.state[p]) for p in optimizer.state] == [["momentum_buffer"]] * (4 if has_momentum else 0)
+    assert optimizer.state_dict()["state"].keys() == (set(range(4)) if has_momentum else set())
+
+
 def test_parameters_may_be_named():
     model, x, y = make_problem()
     optimizer = hb.RandomSGD(model.named_parameters(), 0.1)

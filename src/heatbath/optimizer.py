@@ -197,8 +197,6 @@ class RandomSGD(torch.optim.SGD):
             after = random_sgd(
                 params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale, found_inf, moves_unit
             )
-            if not self.state:  # torch.distributed.checkpoint would rehearse a step again at every save
-                self.state.update({p: {} for p in params})
         if fresh:
             if group["capturable"]:
                 refuse_capture(fresh[0].device)
@@ -356,8 +354,8 @@ class RandomSGD(torch.optim.SGD):
             return False
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None:
-                    self.state[p] = {"momentum_buffer": torch.zeros_like(p.grad)} if group["momentum"] != 0 else {}
+                if p.grad is not None and group["momentum"] != 0:
+                    self.state[p] = {"momentum_buffer": torch.zeros_like(p.grad)}
         return True
 
     def _unscale_buffers(self, group: dict[str, Any]) -> None:
