@@ -3,6 +3,7 @@
 import json
 import math
 import tempfile
+from collections import UserDict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -210,7 +211,7 @@ def test_outputs_of_any_type(kind):
 
 
 @pytest.mark.parametrize("with_buffers", [True, False])
-@pytest.mark.parametrize("kind", ["positional", "keywords"])
+@pytest.mark.parametrize("kind", [tuple, dict, UserDict, Named], ids=lambda kind: kind.__name__)
 def test_models_of_several_arguments(kind, with_buffers):
     """They are called as by `measure_noise`."""
 
@@ -227,9 +228,8 @@ def test_models_of_several_arguments(kind, with_buffers):
     model = Scaled()
     thermometer = Thermometer(model, torch.optim.SGD(model.parameters(), 0.1), interval=1)
     (inputs, targets), scale = batch(0, 8), torch.linspace(0.5, 2.0, 8, dtype=torch.float64)
-    thermometer.observe(
-        cross_entropy, (inputs, scale) if kind == "positional" else {"scale": scale, "x": inputs}, targets
-    )
+    together = (inputs, scale) if kind is tuple else kind(scale=scale, x=inputs)
+    thermometer.observe(lambda outputs, wrapped: cross_entropy(outputs, wrapped.y), together, Named(y=targets))
     scaled = inputs * scale[:, None]
     one, two = (gradient(model.body, scaled[part], targets[part]) for part in (slice(0, 4), slice(4, 8)))
     assert thermometer._halves[0][0].item() == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)

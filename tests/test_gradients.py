@@ -1,7 +1,7 @@
 """Gradients as rows, of models with any containers, complex weights and half precision, and where there are none."""
 
 import copy
-from collections import namedtuple
+from collections import UserDict, namedtuple
 from typing import NamedTuple
 
 import pytest
@@ -55,9 +55,10 @@ def test_outputs_keep_their_type(kind):
 
 
 @pytest.mark.parametrize("wrap", [lambda y: Named(y=y), namedtuple("Target", "y")], ids=["dict", "named tuple"])
-def test_targets_keep_their_type(wrap):
+@pytest.mark.parametrize("kind", [Named, UserDict])
+def test_targets_keep_their_type(wrap, kind):
     model, x, y = linear_problem(2)
-    noise = measure_noise(model, lambda outputs, targets: F.mse_loss(outputs, targets.y), Named(input=x), wrap(y))
+    noise = measure_noise(model, lambda outputs, targets: F.mse_loss(outputs, targets.y), kind(input=x), wrap(y))
     assert noise.method == "exact"
     assert noise.trace == measure_noise(model, F.mse_loss, x, y).trace
 

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from torch.utils.hooks import unserializable_hook
 
 from heatbath.dynamics import gram, widest
-from heatbath.gradients import LossFn, call_arguments, call_with, innermost
+from heatbath.gradients import LossFn, call_arguments, call_with, innermost, leaves, map_leaves
 
 
 class GradientParts:
@@ -121,7 +121,7 @@ def compare_parts(squares: float, whole: float, count: float, scale: float) -> t
 
 def batch_length(inputs: Any) -> int:
     """The number of samples in a tensor or in containers of them, the batch first."""
-    return next((len(leaf) for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.dim()), 0)
+    return next((len(leaf) for leaf in leaves(inputs) if isinstance(leaf, Tensor) and leaf.dim()), 0)
 
 
 def compare_halves(
@@ -177,14 +177,14 @@ def _square(gradient: Tensor) -> Tensor:
     return torch.as_tensor(gram([[gradient]]))[0, 0]
 
 
-def _cut(tree: Any, part: slice) -> Any:
-    return tree_map_only(Tensor, lambda leaf: leaf[part] if leaf.dim() else leaf, tree)
+def _cut(data: Any, part: slice) -> Any:
+    return map_leaves(data, lambda leaf: leaf[part] if isinstance(leaf, Tensor) and leaf.dim() else leaf)
 
 
 def _check_mean(loss_fn: LossFn, outputs: list[Any], targets: Any, losses: list[Tensor], half: int) -> None:
     """Put the halves' outputs together: a mean over the batch gives the mean of their losses, a sum the sum."""
-    leaves = [leaf for leaf in tree_leaves(outputs) if leaf is not None]
-    if not all(isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == half for leaf in leaves):
+    found = [leaf for leaf in tree_leaves(outputs) if leaf is not None]
+    if not all(isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == half for leaf in found):
         return  # the model returns something else than one output a sample: nothing to put together
     whole = loss_fn(
         tree_map(lambda *both: torch.cat(both) if isinstance(both[0], Tensor) else both[0], *outputs), targets

@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 import math
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -80,10 +80,10 @@ class Objective:
 
         def loss(parameters: dict[str, Tensor], leaves: list[Tensor]) -> Tensor:
             parts = iter(leaves)  # the containers may be of types that vmap does not know
-            sample = [_map(data, lambda _: next(parts)[None]) for data in (inputs, targets)]
+            sample = [map_leaves(data, lambda _: next(parts)[None]) for data in (inputs, targets)]
             return self(parameters, *sample)
 
-        return torch.func.vmap(what(loss), in_dims=(None, 0))(self.parameters, [*_leaves(inputs), *_leaves(targets)])
+        return torch.func.vmap(what(loss), in_dims=(None, 0))(self.parameters, [*leaves(inputs), *leaves(targets)])
 
     @contextmanager
     def randomness(self, seed: int) -> Iterator[None]:
@@ -184,13 +184,13 @@ def count_samples(inputs: Data, targets: Data) -> int:
     """Return the number of samples; raise if a part is no tensor or the lengths disagree."""
     lengths: dict[str, int] = {}
     for name, data in (("inputs", inputs), ("targets", targets)):
-        for part, x in enumerate(_leaves(data)):
+        for part, x in enumerate(leaves(data)):
             if not isinstance(x, Tensor) or x.ndim == 0:
                 raise TypeError(
                     f"{name} must be a tensor with the samples along its first dimension, or a tuple, list or dict of "
                     f"such, got {type(x).__name__}{' without dimensions' if isinstance(x, Tensor) else ''}"
                 )
-            lengths[f"{name}[{part}]" if isinstance(data, (tuple, list, dict)) else name] = len(x)
+            lengths[f"{name}[{part}]" if isinstance(data, (tuple, list, Mapping)) else name] = len(x)
     if len(set(lengths.values())) != 1:
         found = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "there are no tensors"
         raise ValueError(f"inputs and targets must have the same number of samples: {found}")
@@ -202,7 +202,7 @@ def count_samples(inputs: Data, targets: Data) -> int:
 
 def take(data: Data, index: Tensor, device: torch.device) -> Data:
     """Return the samples at ``index`` on ``device``."""
-    return _map(data, lambda x: x.detach()[index.to(x.device)].to(device))
+    return map_leaves(data, lambda x: x.detach()[index.to(x.device)].to(device))
 
 
 def innermost(model: nn.Module) -> nn.Module:
@@ -245,7 +245,7 @@ def as_real(tensor: Tensor) -> Tensor:
 def check_mean_reduction(objective: Objective, inputs: Data, targets: Data, seed: int) -> None:
     """Raise if the loss grows alike each time the same samples are given again: it sums where it should average."""
     inputs, targets = next(_probes(objective, inputs, targets))
-    samples = len(next(_leaves(targets)))
+    samples = len(next(leaves(targets)))
     with torch.no_grad(), objective.randomness(seed):
         loss = objective(objective.parameters, inputs, targets)  # raises if it is not one number
         if not bool(torch.isfinite(loss)):
@@ -254,7 +254,7 @@ def check_mean_reduction(objective: Objective, inputs: Data, targets: Data, seed
             )
         buffers = {name: b.clone() for name, b in objective.model.named_buffers()}
         outputs = call_with(objective.model, buffers, *call_arguments(inputs))
-        if not all(isinstance(x, Tensor) for x in _leaves(outputs)):
+        if not all(isinstance(x, Tensor) for x in leaves(outputs)):
             return  # outputs of a type of their own, which cannot be repeated here
         once = float(objective.loss_fn(outputs, targets))
         try:
@@ -316,8 +316,8 @@ class _ModelWithLoss(nn.Module):
 
 def call_arguments(inputs: Data) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and keyword arguments that inputs stand for: a tuple or list, a dict, or a single one."""
-    if isinstance(inputs, dict):
-        return (), inputs
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 
@@ -357,7 +357,7 @@ def _probes(objective: Objective, inputs: Data, targets: Data) -> Iterator[tuple
     """Small batches, each spread over all samples: sorted data or periodic ones have no batch of samples alike."""
     golden = 0.5 * (math.sqrt(5.0) - 1.0)  # the multiples of which, modulo 1, are spread most evenly
     places = torch.arange(_PROBES * _PROBE, dtype=torch.float64).mul(golden).remainder(1.0)
-    for index in (places * len(next(_leaves(targets)))).long().split(_PROBE):
+    for index in (places * len(next(leaves(targets)))).long().split(_PROBE):
         yield take(inputs, index, objective.device), take(targets, index, objective.device)
 
 
@@ -368,25 +368,26 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 def _repeat(data: Data, samples: int, times: int) -> Data:
     """The samples given several times, also where each has several rows of its own."""
-    return _map(data, lambda x: torch.cat([x] * times) if x.ndim and len(x) % samples == 0 else x)
+    return map_leaves(data, lambda x: torch.cat([x] * times) if x.ndim and len(x) % samples == 0 else x)
 
 
-def _leaves(data: Data) -> Iterator[Any]:
-    if isinstance(data, (tuple, list, dict)):
-        for part in data.values() if isinstance(data, dict) else data:
-            yield from _leaves(part)
+def leaves(data: Data) -> Iterator[Any]:
+    """Yield what is in the containers."""
+    if isinstance(data, (tuple, list, Mapping)):
+        for part in data.values() if isinstance(data, Mapping) else data:
+            yield from leaves(part)
     else:
         yield data
 
 
-def _map(data: Data, function: Callable[[Tensor], Tensor]) -> Data:
-    """The data with a function of each tensor, in containers of the same types."""
-    if isinstance(data, dict):
-        mapped = copy.copy(data)
+def map_leaves(data: Data, function: Callable[[Any], Any]) -> Data:
+    """Return the data with a function of each leaf, in containers of the same types."""
+    if isinstance(data, Mapping):
+        mapped = cast("dict[Any, Any]", copy.copy(data))
         for key, part in data.items():
-            mapped[key] = _map(part, function)
+            mapped[key] = map_leaves(part, function)
         return mapped
     if isinstance(data, (tuple, list)):
-        parts = [_map(part, function) for part in data]
+        parts = [map_leaves(part, function) for part in data]
         return data._make(parts) if hasattr(data, "_make") else type(data)(parts)
     return function(data)
