@@ -46,13 +46,13 @@ def stationary_moments(thermostat: Thermostat, curvature: ArrayLike, diffusion: 
     Raises:
         ValueError: the second moments have no stationary value: the rate exceeds `largest_stable_rate`.
     """
-    rates, basis, covariance = _directions(curvature, diffusion)
-    _check_stable(thermostat, rates)
+    curvatures, basis, covariance = _directions(curvature, diffusion)
+    _check_stable(thermostat, curvatures)
     if basis is None:
-        moments = _direction_moments(thermostat, rates, covariance, rates)
+        moments = _direction_moments(thermostat, curvatures, covariance, curvatures)
     else:
-        pairs = _direction_moments(thermostat, rates[:, None], covariance, rates[None, :])
-        moments = np.einsum("ai,ijpq,bj->paqb", basis, pairs, basis, optimize=True).reshape(2 * len(rates), -1)
+        pairs = _direction_moments(thermostat, curvatures[:, None], covariance, curvatures[None, :])
+        moments = np.einsum("ai,ijpq,bj->paqb", basis, pairs, basis, optimize=True).reshape(2 * len(curvatures), -1)
         moments = 0.5 * (moments + moments.T)
     return moments.reshape(2, 2) if np.ndim(curvature) == np.ndim(diffusion) == 0 else moments
 
@@ -74,10 +74,10 @@ def exact_temperature(thermostat: Thermostat, curvature: ArrayLike, diffusion: A
     Returns:
         A number for numbers, an array for directions, and for matrices the mean over directions ``tr(A <x x^T>) / n``.
     """
-    rates, basis, covariance = _directions(curvature, diffusion)
-    _check_stable(thermostat, rates)
+    curvatures, basis, covariance = _directions(curvature, diffusion)
+    _check_stable(thermostat, curvatures)
     variances = covariance if basis is None else np.diagonal(covariance)
-    temperatures = rates * _direction_moments(thermostat, rates, variances, rates)[..., 0, 0]
+    temperatures = curvatures * _direction_moments(thermostat, curvatures, variances, curvatures)[..., 0, 0]
     if basis is not None:
         return float(temperatures.mean())
     return temperatures if np.ndim(curvature) or np.ndim(diffusion) else float(temperatures[0])
@@ -121,13 +121,13 @@ def fluctuation_dissipation(
         ``dissipation``: the left side, here ``tr(A <x x^T>)``; ``fluctuation``: the right side. Both are sums over
         directions, and equal to the number of directions times the temperature.
     """
-    rates, basis, covariance = _directions(curvature, diffusion)
-    _check_stable(thermostat, rates)
+    curvatures, basis, covariance = _directions(curvature, diffusion)
+    _check_stable(thermostat, curvatures)
     variances = covariance if basis is None else np.diagonal(covariance)
     lr, mu, spread = thermostat.lr, thermostat.momentum, thermostat.law.variance
-    moments = _direction_moments(thermostat, rates, variances, rates)
+    moments = _direction_moments(thermostat, curvatures, variances, curvatures)
     moments = moments * np.array([[1.0, lr], [lr, lr * lr]])
-    drift, shake, kick, kick_shake = _one_step(thermostat, lr * rates)
+    drift, shake, kick, kick_shake = _one_step(thermostat, lr * curvatures)
     noise = lr * lr * thermostat.batch_variance * variances
 
     # The products of x' - x = -l D (row 0) and u' = -l b' (row 1).
@@ -137,7 +137,7 @@ def fluctuation_dissipation(
     products = products + noise[:, None, None] * _kicks(kick, kick_shake, spread)
     memory = mu * mu if thermostat.nesterov else mu
     fluctuation = (0.5 * (1.0 - mu) * products[:, 0, 0] + memory * products[:, 0, 1]) / lr
-    return FluctuationDissipation(float((rates * moments[:, 0, 0]).sum()), float(fluctuation.sum()))
+    return FluctuationDissipation(float((curvatures * moments[:, 0, 0]).sum()), float(fluctuation.sum()))
 
 
 def spectral_radius(thermostat: Thermostat, curvature: ArrayLike, moment: Moment = "mean-square") -> float:
@@ -239,8 +239,8 @@ def _one_step(thermostat: Thermostat, y: Array) -> tuple[Array, Array, Array, Ar
 
 def _slowest_growth(thermostat: Thermostat, curvature: ArrayLike, moment: Moment) -> float:
     """The logarithm of `spectral_radius`, to which a rate counts that vanishes beside 1."""
-    rates = _directions(curvature, 0.0)[0]
-    drift, shake, _, _ = _one_step(thermostat, thermostat.lr * rates)
+    curvatures = _directions(curvature, 0.0)[0]
+    drift, shake, _, _ = _one_step(thermostat, thermostat.lr * curvatures)
     if _checked(moment) == "mean":
         generator = drift
     else:
@@ -266,11 +266,11 @@ def _kron(left: Array, right: Array) -> Array:
     return matrices
 
 
-def _direction_moments(thermostat: Thermostat, rates: Array, covariance: Array, rates2: Array) -> Array:
+def _direction_moments(thermostat: Thermostat, curvatures: Array, covariance: Array, others: Array) -> Array:
     """The blocks ``[[<x x>, <x v>], [<v x>, <v v>]]`` of pairs of directions of the given curvatures."""
     lr, spread = thermostat.lr, thermostat.law.variance
-    drift, shake, kick, kick_shake = _one_step(thermostat, lr * rates)
-    drift2, shake2, _, _ = _one_step(thermostat, lr * rates2)
+    drift, shake, kick, kick_shake = _one_step(thermostat, lr * curvatures)
+    drift2, shake2, _, _ = _one_step(thermostat, lr * others)
     generator = _second_moment_generator(drift, shake, drift2, shake2, spread)
     # In (x, l v) all moments have a factor l, which is put in at the end: the square of a tiny rate would underflow.
     noise = (lr * thermostat.batch_variance) * covariance[..., None] * _kicks(kick, kick_shake, spread).ravel()
@@ -295,28 +295,28 @@ def _directions(curvature: ArrayLike, diffusion: ArrayLike) -> tuple[Array, Arra
     basis = None
     if a.ndim == 2 or s.ndim == 2:
         a, s = (value if value.ndim == 2 else np.diag(np.broadcast_to(value, (count,))) for value in (a, s))
-        rates, basis = np.linalg.eigh(a)
+        curvatures, basis = np.linalg.eigh(a)
         covariance = basis.T @ s @ basis
         least = float(np.linalg.eigvalsh(s).min())
         least = 0.0 if least > -1e-12 * np.abs(s).max() else least
     else:
-        rates, covariance = np.broadcast_to(a, (count,)), np.broadcast_to(s, (count,))
+        curvatures, covariance = np.broadcast_to(a, (count,)), np.broadcast_to(s, (count,))
         least = float(covariance.min())
-    if rates.min() <= 0.0:
-        raise ValueError(f"curvature must be positive in each direction, got a least value of {rates.min():.4g}")
+    if curvatures.min() <= 0.0:
+        raise ValueError(f"curvature must be positive in each direction, got a least value of {curvatures.min():.4g}")
     if least < 0.0:
         raise ValueError(f"diffusion must not be negative in any direction, got a least value of {least:.4g}")
-    return rates, basis, covariance
+    return curvatures, basis, covariance
 
 
-def _check_stable(thermostat: Thermostat, rates: Array, moment: Moment = "mean-square") -> None:
-    bound = largest_stable_rate(thermostat, rates, moment)
+def _check_stable(thermostat: Thermostat, curvatures: Array, moment: Moment = "mean-square") -> None:
+    bound = largest_stable_rate(thermostat, curvatures, moment)
     if thermostat.lr >= bound:
         what = "the means" if moment == "mean" else "the second moments"
         raise ValueError(
             f"lr={thermostat.lr:.4g} is unstable: {what} grow without bound from lr={bound:.4g} on at curvature "
-            f"{rates.max():.4g}, which is exceeded {thermostat.lr / bound:.4g}-fold (the mean alone is stable below "
-            f"{largest_stable_rate(thermostat, rates, 'mean'):.4g})"
+            f"{curvatures.max():.4g}, which is exceeded {thermostat.lr / bound:.4g}-fold (the mean alone is stable "
+            f"below {largest_stable_rate(thermostat, curvatures, 'mean'):.4g})"
         )
 
 
