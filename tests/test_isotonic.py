@@ -213,6 +213,30 @@ def test_claims_on_orders_are_rarely_settled_wrongly():
     assert contradicted < most
 
 
+def test_noise_does_not_contradict_an_order():
+    """Means on one curve, and seeds as far apart as they: R^2 is low without being so in truth."""
+    rng = np.random.default_rng(11)
+    x, truth = np.repeat(np.arange(6.0), 2), np.repeat([0.0, 2.0, 3.0, 3.5, 3.7, 3.8], 2)
+    assert explained(x, truth) == 1.0
+    for trial in range(40):
+        groups = truth[:, None] + 2.0 * rng.standard_normal((12, 2))
+        (verdict,) = judge([OrderClaim("x decides", x, None, groups, 0.9, resamples=200, seed=trial)])
+        assert verdict.outcome == "undecided"
+
+
+@pytest.mark.parametrize(("noise", "outcome"), [(0.1, "contradicted"), (2.0, "undecided")])
+def test_disorder_is_told_where_the_noise_is_small(noise, outcome):
+    x, n = np.arange(8.0), 20
+    deviations = np.linspace(-1.0, 1.0, n) / np.std(np.linspace(-1.0, 1.0, n), ddof=1)
+    means = np.array([0.0, 1.0] * 4)
+    groups = means[:, None] + noise * deviations
+    (verdict,) = judge([OrderClaim("x decides", x, None, groups, 0.95, resamples=400)])
+    assert verdict.outcome == outcome
+    if outcome == "undecided":
+        needed = n * (noise**2 / n) / np.var(means, ddof=1) / 0.1  # for a tenth of the variance to be noise
+        assert verdict.seeds_needed == math.ceil(needed)
+
+
 def test_chance_grows_with_the_freedom_of_the_curve():
     """For one direction and distinct x the mean is ``(H_k - 1) / (k - 1)``, H_k the harmonic number.
 

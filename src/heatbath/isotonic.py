@@ -21,6 +21,7 @@ from heatbath.welch import Floats, check_probability
 
 Shape = Literal["monotone", "unimodal"]
 Direction = Literal["best", "increasing", "decreasing"]
+_NOISY = 0.1  # of the variance of the means, beyond which their noise lowers R^2 by more than can be undone
 _SHUFFLES = 2**63  # the stream that shuffles; those below resample the groups
 
 
@@ -88,7 +89,9 @@ def explained_by_order(
 class OrderClaim:
     """The claim that ``x`` explains more of the variance between groups than a margin, or more than ``other`` by it.
 
-    Both orders see the same resamples, as they have the same noise.
+    Both orders see the same resamples, as they have the same noise. Where it is more than a tenth of the variance of
+    the means, ``R^2`` is low for any ``x``, and that contradicts nothing: in simulations of claims at their margin,
+    tested at 5 %, up to 7 % were contradicted with a tenth of noise, but up to 19 % with three tenths.
 
     Attributes:
         statement: the claim in one sentence.
@@ -113,7 +116,10 @@ class OrderClaim:
     seed: int = 0
 
     def weigh(self, error: float, power: float) -> Evidence | str:
-        """Return the evidence: as p-value the larger one of percentile and basic bootstrap, see `judge`."""
+        """Return the evidence: as p-value the larger one of percentile and basic bootstrap, see `judge`.
+
+        That against the claim is 1 where the noise is too large to tell.
+        """
         sizes = _sizes(self.groups)
         found = _bootstrap(self._difference(sizes), self.groups, self.resamples, self.seed)
         if not found.resampled.size:
@@ -129,7 +135,9 @@ class OrderClaim:
         interval = found.interval(1.0 - 2.0 * error, -1.0, 1.0)
         what = "explains" if self.other is None else "leads in explaining by"
         numbers = f"{what} {interval} of the variance between {len(sizes)} groups"
-        return Evidence(below, above, interval, numbers, self._seeds(found, int(sizes.min()), error, power))
+        noise = _noise_share(self.groups)
+        seeds = self._seeds(found, noise, int(sizes.min()), error, power)
+        return Evidence(below, above if noise <= _NOISY else 1.0, interval, numbers, seeds)
 
     def _difference(self, sizes: Floats) -> Callable[[Floats], Floats]:
         own = _curve(self.x, sizes, self.shape, self.direction)
@@ -138,11 +146,14 @@ class OrderClaim:
         others = _curve(self.other, sizes, self.shape, self.direction)
         return lambda means: own(means) - others(means)
 
-    def _seeds(self, found: _Bootstrap, n: int, error: float, power: float) -> int | None:
-        """Return how many seeds settle the claim if the bootstrap's spread falls as their root."""
+    def _seeds(self, found: _Bootstrap, noise: float, n: int, error: float, power: float) -> int | None:
+        """Return how many seeds settle the claim if the bootstrap's spread falls as their root and they tell enough."""
         reach = float(found.resampled.std()) * sum(NormalDist().inv_cdf(chance) for chance in (1.0 - error, power))
-        gap = abs(float(found.reflected.mean()) - self.margin)
-        return max(math.ceil(n * (reach / gap) ** 2), n + 1) if gap > 1e-3 * reach else None
+        gap = float(found.reflected.mean()) - self.margin
+        if abs(gap) <= 1e-3 * reach:
+            return None
+        quiet = math.ceil(n * noise / _NOISY) if gap < 0.0 else 0
+        return max(math.ceil(n * (reach / gap) ** 2), quiet, n + 1)
 
 
 def explained_by_chance(
@@ -285,6 +296,15 @@ def _resampled_mean(group: Floats, resamples: int, seed: int, stream: int) -> Fl
     deviations = (group - group.mean())[picks.astype(np.intp)].reshape(resamples, n).mean(axis=1)
     spread: Floats = group.mean() + math.sqrt(n / (n - 1)) * deviations
     return spread
+
+
+def _noise_share(groups: Sequence[Sequence[float]]) -> float:
+    """Return the part of the variance of the group means that is due to their noise, ``sd^2 / n``."""
+    weights = _sizes(groups)
+    means = np.array([np.mean(group) for group in groups])
+    noise = np.array([np.var(group, ddof=1) / len(group) for group in groups])
+    spread = weights @ (means - weights @ means / weights.sum()) ** 2
+    return float(weights @ noise / spread * (1.0 - 1.0 / len(groups)))
 
 
 def _sizes(groups: Sequence[Sequence[float]]) -> Floats:

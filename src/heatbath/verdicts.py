@@ -209,7 +209,13 @@ def judge(claims: Iterable[Judgeable], level: float = 0.95, power: float = 0.9) 
     verdicts do not change when their runs come in.
 
     The promise is for one look at the data. Adding seeds until a claim is settled makes errors more frequent: decide
-    on the number first, ``seeds_needed`` says which.
+    on the number first, ``seeds_needed`` says which. Named from three to ten seeds it is a guess: in simulations of
+    open claims, 62 to 97 % were then settled by as many new ones.
+
+    The promise is for values that are about normally distributed. In simulations heavy tails kept it, and groups that
+    are skewed alike. Groups of 5 and 3 values, the smaller one spread 4 times as far, had 7 % of wrong verdicts instead
+    of 5 %, and twice as many as allowed in a large family. Skewed groups of which one is spread 4 times as far had up
+    to 16 %, and one against a number up to 19 %.
 
     Args:
         claims: the family.

@@ -187,11 +187,31 @@ def test_roughness_is_the_spread_of_steps_without_their_mean():
     assert ROUGHNESS.of(record) == pytest.approx(math.sqrt(sum((step - mean) ** 2 for step in steps) / 3))
 
 
+def curves_of(name, seeds, accuracy):
+    records = make_records(EXPERIMENTS[name].configs("paper", seeds), accuracy=accuracy)
+    figure = EXPERIMENTS[name].figure(records, "paper", seeds)
+    return records, [panel for panel in figure.panels if panel.x_label == "epochs"]
+
+
 def test_no_band_leaves_what_an_accuracy_can_be():
-    """One run of three that falls out makes an interval of more than 1."""
-    configs = EXPERIMENTS["figure4"].configs("paper", 3)
-    records = make_records(configs, accuracy=lambda config: 0.05 if config.seed == 1 else 0.95)
-    panels = [p for p in EXPERIMENTS["figure4"].figure(records, "paper", 3).panels if p.x_label == "epochs"]
+    """Runs of which half fall out make an interval of more than 1."""
+    _, panels = curves_of("figure4", 6, lambda config: 0.05 if config.seed % 2 else 0.95)
     ends = [(min(one.low), max(one.high)) for panel in panels for one in panel.series]
     assert len(ends) == 10
     assert set(ends) == {(0.0, 1.0)}
+
+
+def test_the_band_of_few_runs_is_where_they_lie():
+    """The t interval of three runs, of which one falls behind, would hide all curves."""
+    records, panels = curves_of("fair-control", 3, lambda config: 0.8 if config.seed == 1 else 0.9)
+    assert len(panels) == 4
+    assert all(panel.note.endswith("the band reaches from the lowest run to the highest.") for panel in panels)
+    runs = [record for record in records.values() if record.config.model == "vgg16"]
+    for curve, panel in zip(("train_loss", "test_accuracy"), panels[2:], strict=True):
+        for series, group in zip(panel.series, EXPERIMENTS["fair-control"].groups("paper")[5:], strict=True):
+            curves = [record.curve(curve) for record in runs if record.config.with_(seed=0) == group.config]
+            assert len(curves) == 3
+            assert series.low == tuple(map(min, *curves))
+            assert series.high == tuple(map(max, *curves))
+    _, panels = curves_of("fair-control", 6, 0.9)
+    assert all(panel.note.endswith("the band is its 95 % interval.") for panel in panels)

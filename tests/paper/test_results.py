@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import combinations
 from statistics import fmean
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy import stats
 
 from heatbath import cli
 from heatbath.paper import EXPERIMENTS, claims
-from heatbath.paper.groups import BEST_TEST, ROUGHNESS, TAIL_LOSS
+from heatbath.paper.groups import BEST_TEST, FINAL_TEST, MEAN_TEST, ROUGHNESS, TAIL_LOSS, Found
 from heatbath.thermostat import Thermostat
 
 
@@ -163,8 +164,11 @@ def test_the_words_on_the_last_epoch_of_figure_2_are_those_of_the_records():
     ends = {label: [run.final("test_accuracy") for run in some] for label, some in runs.items()}
     low, high = stats.ttest_rel(ends["cyclic:6"], ends["cyclic:30"]).confidence_interval(0.95)
     words = f"{abs(low + high) / 2:.5f} apart on the test images (95 %: {low:.5f} to {high:.5f})"
-    assert f"these two are {words}, and no pair more than 0.0005." in PROSE
+    assert f"these two are {words}, and no pair more than 0.0005;" in PROSE
     assert np.ptp([fmean(some) for some in ends.values()]) < 0.0005
+    found = Found("paper", EXPERIMENTS["figure2"].groups("paper"), records())
+    last = claims.all_equal(found, "", found.groups, FINAL_TEST, 0.001).weigh(0.05 / 5, 0.9)
+    assert f"judged by that epoch alone the claim would be open as well (p = {5 * last.p_if_false:.2g})" in PROSE
     verdicts = {verdict.claim: verdict for verdict in EXPERIMENTS["figure2"].figure(records(), "paper").verdicts}
     for kind, words in (("test", "{} apart on the test images ({})"), ("train", "{} ({}) on the training images")):
         detail = verdicts[f"All five protocols reach the same {kind} accuracy"].detail
@@ -194,6 +198,38 @@ def test_the_words_on_the_cnn_of_figure_3_are_those_of_the_records():
     assert f"and {min(fast):.4f} to {max(fast):.4f} where it is above 1.75 l" in PROSE
     last = stats.f_oneway(*([run.final("test_accuracy") for run in some] for some in runs.values())).pvalue
     assert f"in the last epoch no difference is seen (analysis of variance: p = {last:.2f})" in PROSE
+
+
+def test_the_words_on_runs_of_one_temperature_are_those_of_the_records():
+    found = [
+        (runs[0].config.thermostat.temperature(), [run.final("test_accuracy") for run in runs])
+        for runs in runs_of("collapse").values()
+    ]
+    pairs = [(x, y) for (one, x), (two, y) in combinations(found, 2) if max(one, two) < 1.02 * min(one, two)]
+    widest = max(abs(fmean(one) - fmean(two)) for one, two in pairs)
+    least = min(stats.ttest_rel(one, two).pvalue for one, two in pairs)
+    assert f"The {len(pairs)} pairs of groups whose temperatures agree to 2 % differ by at most {widest:.5f}" in PROSE
+    assert f"none by more than its noise (p at least {least:.2g}, not corrected)" in PROSE
+    temperatures, means = np.array([(temperature, fmean(ends)) for temperature, ends in found]).T
+    squares = (means - means.mean()) ** 2
+    assert sum(squares[temperatures < np.median(temperatures)]) > 0.75 * sum(squares)
+    assert "The colder half of the runs makes most of the variance" in PROSE
+
+
+def test_the_range_of_the_collapse_is_that_of_the_report(rebuilt):
+    page = re.sub(r"<[^>]*>", "", (rebuilt / "report.html").read_text())
+    middle, ends = re.search(r"Below T = (\S+) it is [^,]*, above \S+ \(95 %: (\S+ to \S+)\)", page).groups()
+    words = f"above T = {float(middle):.1e}: 95 %, {ends})".replace("e-0", "e-")
+    assert f"(rank correlation of the final accuracy {words}" in PROSE
+
+
+def test_the_families_are_counted(rebuilt):
+    table = [row.split("|") for row in (rebuilt / "verdicts.md").read_text().splitlines()[2:] if row]
+    assert f"The table has {len({row[1] for row in table})} families" in PROSE
+    shaken = [row[4] for row in table if "shakes" in row[2] and ("no draw" in row[2] or "Delta = 0" in row[2])]
+    assert len(shaken) == 2
+    assert shaken[0] == shaken[1]
+    assert "are one comparison (the loss that the draw shakes, in coupling and Delta)" in PROSE
 
 
 def test_what_chance_explains_is_that_of_the_report(rebuilt):
@@ -304,6 +340,10 @@ def test_the_words_on_the_fair_control_of_the_perceptron_are_those_of_the_record
     assert f"a training loss {at_equal_heat.estimate:.2f} times smaller {words}" in PROSE
     words = f"(ratio {at_equal_mean.estimate:.3f}, {at_equal_mean.low:.3f} to {at_equal_mean.high:.3f})"
     assert words in PROSE
+    groups = runs_of("fair-control", "perceptron")
+    hotter, at_random = ([MEAN_TEST.of(run) for run in groups[name]] for name in ("constant, T of random", "random"))
+    low, high = stats.ttest_rel(hotter, at_random).confidence_interval(0.95)
+    assert f"(by {(low + high) / 2:.4f} in the mean over all epochs; 95 %: {low:.4f} to {high:.4f})" in PROSE
     (random, equal_mean, equal_heat) = (rough[name] for name in ("random", "constant", "constant, T of random"))
     assert f"({random[0]:.1e} against {equal_mean[0]:.1e};".replace("e-0", "e-") in PROSE
     words = (

@@ -101,6 +101,8 @@ class Every:
 class Near:
     """That the mean of a group is a given number, to a margin; a one-sample t test on either side.
 
+    It trusts the values to be about normally distributed, more than a comparison of two groups does: see `judge`.
+
     Attributes:
         per_seed: whether there is a value for each seed of a training, so that more seeds could settle the claim.
     """

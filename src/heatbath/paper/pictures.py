@@ -11,6 +11,7 @@ from heatbath.panels import Panel, Series
 from heatbath.paper.groups import Found, Group, Quantity
 from heatbath.statistics import summarize
 
+_FEW = 5  # runs, of which the t interval is wider than all of them lie apart, and hides the curves
 _SHORT = {"train_loss": "train loss", "train_accuracy": "train accuracy", "test_accuracy": "test accuracy"}
 
 
@@ -19,18 +20,23 @@ def curve_panel(
 ) -> Panel:
     """Return the mean of a curve over the seeds of each group, with its 95 % t interval at every epoch.
 
-    On a logarithmic axis the mean is the geometric one. A group's curve is as long as its shortest run.
+    Where a group has five runs or fewer the bands of all reach from the lowest run to the highest instead. On a
+    logarithmic axis the mean is the geometric one. A group's curve is as long as its shortest run.
     """
+    curves = {group: [record.curve(curve) for record in found.runs(group)] for group in groups}
+    few = any(0 < len(runs) <= _FEW for runs in curves.values())
     series = []
-    for group in groups:
-        curves = [record.curve(curve) for record in found.runs(group)]
-        if curves:
-            points = list(zip(*curves, strict=False))
+    for group, runs in curves.items():
+        if runs:
+            points = list(zip(*runs, strict=False))
             epochs = tuple(float(k + 1) for k in range(len(points)))
             band = _with_band(group.label, epochs, points, group.colour, log=log)
+            if few and len(runs) > 1:
+                band = replace(band, low=tuple(map(min, points)), high=tuple(map(max, points)))
             series.append(_within_0_and_1(band) if curve.endswith("accuracy") else band)
     name = _SHORT.get(curve, curve.replace("_", " "))
-    note = note or "Mean over the runs; the band is its 95 % interval."
+    reach = "the band reaches from the lowest run to the highest" if few else "the band is its 95 % interval"
+    note = note or f"Mean over the runs; {reach}."
     return Panel(title or name.capitalize(), "epochs", name, tuple(series), y_log=log, note=note)
 
 
