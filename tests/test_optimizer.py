@@ -128,6 +128,21 @@ def test_parameters_that_sit_out_or_join_late(implementation, nesterov, dampenin
         assert set(optimizer.state[p]) == {"momentum_buffer"}
 
 
+def test_the_unit_of_the_velocities_is_the_same_whichever_part_of_the_group_a_rank_holds():
+    """FSDP1 and ZeRO shard the velocities, and save the group as one of the ranks has it."""
+    first, late = make_parameters(((2,), (3,)))
+    parts = [[first, late], [first], [late], make_parameters(((0,),))]
+    ranks = [hb.RandomSGD(part, 0.05, momentum=0.9, nesterov=True, law=hb.Uniform(1.0), seed=3) for part in parts]
+    units = []
+    for k, (gradient, other) in enumerate(make_gradients([first, late], 30)):
+        first.grad, late.grad = gradient, other if k > 4 else None
+        for rank in ranks:
+            rank.step()
+        units.append({rank.param_groups[0]["buffer_scale"] for rank in ranks})
+    assert all(len(unit) == 1 for unit in units)
+    assert len(set.union(*units)) > 20  # it does move
+
+
 def test_closure_is_called_once_before_the_draw():
     parameter = nn.Parameter(torch.tensor([2.0]))
     optimizer = hb.RandomSGD([parameter], 0.1, seed=6)

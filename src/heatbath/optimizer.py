@@ -73,7 +73,8 @@ class RandomSGD(torch.optim.SGD):
     multiplier is ``alpha_k``. With ``fused=True`` this takes one read of ``found_inf`` a step (none if capturable).
 
     With Nesterov in coupling "gradient", ``state[p]["momentum_buffer"]`` holds the velocity divided by the group's
-    ``buffer_scale`` (see `heatbath.kernels`); `velocity` returns the velocity itself in every mode.
+    ``buffer_scale`` (see `heatbath.kernels`); `velocity` returns the velocity itself in every mode. To go back to
+    `torch.optim.SGD` from there, multiply the saved buffers by it and set it to 1: SGD would hand it on as it is.
     """
 
     _checked_for_fused = False
@@ -192,11 +193,10 @@ class RandomSGD(torch.optim.SGD):
         if group["fused"] and not self._checked_for_fused:
             self._check_for_fused(params + fresh)
         grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        after = 1.0
-        if params:
-            after = random_sgd(
-                params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale, found_inf, moves_unit
-            )
+        # Also with nothing to step: the unit follows the draws alone, so that ranks with other parts of a group agree.
+        after = random_sgd(
+            params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale, found_inf, moves_unit
+        )
         if fresh:
             if group["capturable"]:
                 refuse_capture(fresh[0].device)
