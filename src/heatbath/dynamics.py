@@ -115,7 +115,7 @@ def read_knobs(optimizer: Optimizer, index: int, law: Law | None = None) -> Knob
     if "law" in group and group["law"].variance > 0.0:  # a constant one leaves the draws to others
         law, coupling, rate = group["law"], group["coupling"], group["rate"]
     elif randomizer is not None:
-        law, coupling, rate = randomizer._multipliers.law, randomizer.coupling, randomizer.rate
+        law, coupling, rate = randomizer.law, randomizer.coupling, randomizer.rate
         is_multiplied = coupling == "gradient"
     elif "lr_factor" in group:
         rate = group["lr_factor"]
@@ -139,10 +139,8 @@ def read_knobs(optimizer: Optimizer, index: int, law: Law | None = None) -> Knob
 def mean_rate(optimizer: Optimizer, index: int) -> Any:
     """The group's rate without the multiplier of RandomLR or `randomize`, whichever post-step hook comes first."""
     randomizer, group = getattr(optimizer, "_randomizer", None), optimizer.param_groups[index]
-    for multiplied, lr in randomizer._own if randomizer is not None else ():
-        if multiplied is group:
-            return lr
-    return group.get("base_lr", group["lr"])
+    own = None if randomizer is None else randomizer.lr_of(group)
+    return group.get("base_lr", group["lr"]) if own is None else own
 
 
 def inner_products(optimizer: Optimizer, index: int) -> Tensor:

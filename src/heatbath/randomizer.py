@@ -63,11 +63,13 @@ class Randomizer:
     """What `randomize` returns: the draws of one optimizer.
 
     Attributes:
+        law: of the multiplier.
+        coupling: where it enters, ``"gradient"`` or ``"update"``.
         rate: the multiplier of the last step (1 before the first).
     """
 
     def __init__(self, optimizer: Optimizer, law: Law, coupling: str, seed: int) -> None:
-        self.coupling = coupling
+        self.law, self.coupling = law, coupling
         self.rate = 1.0
         self._multipliers = Multipliers(law, seed)
         self._step = 0
@@ -88,10 +90,14 @@ class Randomizer:
         if optimizer is not None and getattr(optimizer, "_randomizer", None) is self:
             optimizer._randomizer = None  # type: ignore[attr-defined]
 
+    def lr_of(self, group: dict[str, Any]) -> float | Tensor | None:
+        """Return what the rate of a group is without the multiplier, None while it is not multiplied."""
+        return next((lr for multiplied, lr in self._own if multiplied is group), None)
+
     def state_dict(self) -> dict[str, Any]:
         """Return law and coupling as text, seed and step as integers."""
-        draws = self._multipliers
-        return {"law": str(draws.law), "coupling": self.coupling, "seed": draws.seed, "step": self._step}
+        seed = self._multipliers.seed
+        return {"law": str(self.law), "coupling": self.coupling, "seed": seed, "step": self._step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state of the same law, coupling and seed.
