@@ -22,6 +22,7 @@ FLOORS = [
         "owners",
         "databases",
         "machines",
+        "arithmetic",
         "convolutions",
         "file_sets",
         "tracing",

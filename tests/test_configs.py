@@ -140,6 +140,12 @@ def test_numbers_of_numpy_and_single_values_are_taken():
     assert len(sweep(RunConfig(), law=hb.Exponential(), seed=range(4))) == 4
 
 
+@pytest.mark.parametrize("base", [None, [RunConfig()]], ids=["none", "list"])
+def test_a_sweep_starts_from_a_config(base):
+    with pytest.raises(TypeError, match="base must be a RunConfig, got"):
+        sweep(base, seed=range(2))
+
+
 def test_a_run_that_becomes_random_has_a_law():
     constant, *others = sweep(RunConfig(protocol="constant"), protocol=("constant", "random", "cyclic:6"))
     assert constant.law == hb.Constant()

@@ -80,6 +80,50 @@ def test_a_replica_does_not_see_its_neighbours(data):
         assert all(torch.equal(state[name], tensor) for name, tensor in stack.states()[0].items())
 
 
+@pytest.fixture(params=["float64", "bfloat16", "meta"])
+def other_defaults(request):
+    """What a caller may have told torch to make tensors of."""
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    if request.param == "meta":  # stands for a GPU: whatever does not name its device ends up without numbers
+        torch.set_default_device("meta")
+    else:
+        torch.set_default_dtype(getattr(torch, request.param))
+    yield
+    torch.set_default_dtype(dtype)
+    torch.set_default_device(None if device.type == "cpu" else device)
+
+
+def train_batched(configs, data):
+    splits = {name: Split.of(data, name, True) for name in ("train", "test")}
+    group = ReplicaGroup(configs, NETWORKS["mlp"], splits, "fp32", compiled=False)
+    group.load(Stack(configs, data).states())
+    group.prepare(0)
+    for step in range(configs[0].steps_per_epoch):
+        group.step_together(torch.tensor([step], device="cpu"))
+    return group.read(group.evaluate())
+
+
+@pytest.fixture(scope="module")
+def with_usual_defaults(data):
+    return Stack(VARIED, data).train_epoch(), train_batched(VARIED, data)
+
+
+def test_the_numbers_do_not_depend_on_the_callers_defaults(with_usual_defaults, other_defaults):
+    data = load_dataset("mnist5k")
+    assert (Stack(VARIED, data).train_epoch(), train_batched(VARIED, data)) == with_usual_defaults
+
+
+def test_the_numbers_do_not_depend_on_the_callers_precision(with_usual_defaults, data):
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert Stack(VARIED, data).train_epoch() == with_usual_defaults[0]
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_a_batched_group_equals_its_replicas(data):
     """What a GPU does with the perceptron, on the CPU: one product for all, and coefficients in tensors."""
     network, splits = NETWORKS["mlp"], {name: Split.of(data, name, True) for name in ("train", "test")}

@@ -102,8 +102,13 @@ def untouched_global_state():
 def test_weights_are_a_function_of_the_seed_alone(name):
     first = build_model(name, seed=5)
     torch.rand(7)
-    with untouched_global_state():
-        second = build_model(name, seed=5)
+    usual = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        with untouched_global_state():
+            second = build_model(name, seed=5)
+    finally:
+        torch.set_default_dtype(usual)
     for one, two in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, two)
 

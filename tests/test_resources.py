@@ -7,7 +7,6 @@ from heatbath import resources
 from heatbath.configs import RunConfig
 from heatbath.models import MODELS
 from heatbath.resources import (
-    arithmetic,
     cpu_workers,
     pays_to_compile,
     plan_stacks,
@@ -100,9 +99,3 @@ def test_workers_fit_into_the_memory(monkeypatch):
     assert cpu_workers("mlp", 64) == (6, 1)
     monkeypatch.setattr(resources, "available_memory", lambda: 0)
     assert cpu_workers("mlp", 64) == (1, 1)
-
-
-def test_arithmetic_leaves_a_cpu_alone():
-    before = torch.get_float32_matmul_precision()
-    with arithmetic("bf16", torch.device("cpu")):
-        assert torch.get_float32_matmul_precision() == before

@@ -285,7 +285,7 @@ def _to_tensor(curve: Sequence[Epoch]) -> Tensor:
 
     rows = [[getattr(epoch, name) for name in EPOCH_FIELDS] for epoch in curve]
     rows = [[float("nan") if value is None else value for value in row] for row in rows]
-    return torch.tensor(rows, dtype=torch.float64).reshape(-1, len(EPOCH_FIELDS))
+    return torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(-1, len(EPOCH_FIELDS))
 
 
 def _from_tensor(curve: Tensor) -> tuple[Epoch, ...]:

@@ -183,6 +183,8 @@ def sweep(base: RunConfig, **axes: Any) -> list[RunConfig]:
 
     An axis is any collection of values; a single value, such as a text or a number, is an axis of one.
     """
+    if not isinstance(base, RunConfig):
+        raise TypeError(f"base must be a RunConfig, got {base!r}")
     single = (str, Law, Protocol)
     values = [
         list(axis) if isinstance(axis, Iterable) and not isinstance(axis, single) else [axis] for axis in axes.values()

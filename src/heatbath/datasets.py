@@ -71,7 +71,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         # Made once and here: a captured CUDA graph must not copy them from the host.
-        mean, std = (torch.tensor(values, dtype=torch.float64).view(-1, 1, 1) for values in (self.mean, self.std))
+        mean, std = (_per_channel(values) for values in (self.mean, self.std))
         scale, shift = (part.to(self.device) for part in (1.0 / (255.0 * std), -mean / std))
         pairs = {dtype: (scale.to(dtype), shift.to(dtype)) for dtype in (torch.float32, torch.float64)}
         object.__setattr__(self, "_constants", pairs)
@@ -236,6 +236,10 @@ def epoch_orders(count: int, seeds: Sequence[int], epoch: int, device: torch.dev
 def _order_stream(epoch: int) -> int:
     """The stream of a run's seed that shuffles an epoch; stream 0 is the multipliers'."""
     return 1000 * epoch + 1
+
+
+def _per_channel(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device="cpu").view(-1, 1, 1)
 
 
 def _verify(name: str, location: Path, read: Callable[[], object]) -> DataStatus:

@@ -17,13 +17,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from heatbath.arithmetic import arithmetic
 from heatbath.configs import RunConfig
 from heatbath.datasets import Dataset
 from heatbath.models import build_model
 from heatbath.pretrained import load_vgg16_features
 from heatbath.records import Epoch
 from heatbath.replicas import ReplicaGroup, ReplicaState, Split
-from heatbath.resources import arithmetic, pays_to_compile, resolve_precision
+from heatbath.resources import pays_to_compile, resolve_precision
 from heatbath.stacked_networks import NETWORKS
 
 
@@ -110,7 +111,7 @@ class Stack:
 
     def states(self) -> list[ReplicaState]:
         """Return copies of the replicas' states, on the CPU."""
-        epoch = torch.tensor(self.epoch)
+        epoch = torch.tensor(self.epoch, device="cpu")
         return [{**state, "epoch": epoch} for group in self._groups for state in group.states()]
 
     def _initial_states(self, data_dir: str | os.PathLike[str] | None) -> list[ReplicaState]:
@@ -119,7 +120,8 @@ class Stack:
         states = []
         for config in self.configs:
             packed = network.pack(build_model(config.model, seed=config.seed, weights=features))
-            state = {"epoch": torch.tensor(0), "unit": torch.tensor(1.0, dtype=torch.float64)}
+            unit = torch.tensor(1.0, dtype=torch.float64, device="cpu")
+            state = {"epoch": torch.tensor(0, device="cpu"), "unit": unit}
             for name, tensor in zip(network.names, packed, strict=True):
                 state |= {f"weight.{name}": tensor, f"velocity.{name}": torch.zeros_like(tensor)}
             states.append(state)

@@ -143,7 +143,9 @@ def build_model(
         model = MODELS[name]()
     for layer in model.modules():  # what to_empty does, without the second that its first call takes
         for key, parameter in layer.named_parameters(recurse=False):
-            setattr(layer, key, nn.Parameter(torch.empty(parameter.shape)))
+            # Whatever torch's default type and device are here: both would decide the numbers drawn.
+            values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
+            setattr(layer, key, nn.Parameter(values))
     initialize(model, _weights_generator(seed))
     if features is not None:
         model.load_state_dict({**model.state_dict(), **features})

@@ -34,9 +34,9 @@ class Protocol:
         if self.kind not in ("constant", "random", "cyclic"):
             raise ValueError(f"unknown protocol {self.kind!r}: choose constant, random or cyclic:P")
         if (self.period is None) == (self.kind == "cyclic"):
-            raise ValueError(f"protocol {self.kind}: {'cyclic needs' if self.kind == 'cyclic' else 'has no'} a period")
+            raise ValueError(f"protocol {self.kind}: {'it needs a' if self.kind == 'cyclic' else 'it has no'} period")
         if self.period is not None:
-            if isinstance(self.period, bool) or not isinstance(self.period, int | float):
+            if isinstance(self.period, bool) or not isinstance(self.period, int | float | np.integer | np.floating):
                 raise TypeError(f"the period of a cyclic protocol must be a number of epochs, got {self.period!r}")
             if not 0 < self.period < math.inf:
                 raise ValueError(f"protocol cyclic:{self.period:g}: the period must be a positive number of epochs")

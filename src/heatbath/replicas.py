@@ -99,7 +99,7 @@ class ReplicaGroup:
         self._dropout = torch.from_numpy(key).to(device)[:, None], torch.from_numpy(gamma).to(device)[:, None]
         # What a step reads, by its number: filled anew for each epoch, in place, as a captured graph knows the place.
         self._rows = torch.zeros((len(configs), self._steps, self._batch_size), dtype=torch.int64, device=device)
-        self._coefficients = torch.zeros((self._steps, 3, len(configs)), device=device)
+        self._coefficients = torch.zeros((self._steps, 3, len(configs)), dtype=torch.float32, device=device)
         self._taken = torch.zeros(1, dtype=torch.int64, device=device)
         count = len(self._data.labels)
         self._sizes = [min(self._batch_size, count - start) for start in range(0, count, self._batch_size)]
@@ -168,7 +168,8 @@ class ReplicaGroup:
 
     def read(self, sums: Tensor) -> list[Epoch]:
         """Return what `evaluate` found, one `Epoch` for each replica."""
-        counts = torch.tensor([len(split.labels) for split in self._splits.values()], dtype=torch.float64)
+        sizes = [len(split.labels) for split in self._splits.values()]
+        counts = torch.tensor(sizes, dtype=torch.float64, device="cpu")
         means = (sums.cpu() / counts[:, None, None]).permute(2, 0, 1).tolist()
         names = [f"{split}_{kind}" for split in self._splits for kind in _KINDS]
         measured = [dict(zip(names, (number for pair in rows for number in pair), strict=True)) for rows in means]
@@ -196,7 +197,7 @@ class ReplicaGroup:
             for kind, tensors in (("weight", self._params), ("velocity", self._velocities))
             for name, tensor in zip(self._network.names, tensors, strict=True)
         }
-        unit = torch.tensor(self._unit, dtype=torch.float64)
+        unit = torch.tensor(self._unit, dtype=torch.float64, device="cpu")
         return [
             {"unit": unit, **{name: stack[i].clone() for name, stack in stacks.items()}}
             for i in range(len(self.configs))
@@ -317,5 +318,5 @@ def _zeros(count: int, shape: Sequence[int], dtype: torch.dtype, device: torch.d
 
 def _sample_weights(sizes: Sequence[int], batch_size: int) -> Tensor:
     """One over the size of its batch for each sample, of shape (batches, batch size); 0 where the last has none."""
-    counts = torch.tensor(sizes)[:, None]
-    return torch.where(torch.arange(batch_size) < counts, 1.0 / counts, 0.0)
+    counts = torch.tensor(sizes, dtype=torch.float32, device="cpu")[:, None]
+    return torch.where(torch.arange(batch_size, device="cpu") < counts, 1.0 / counts, 0.0)

@@ -1,10 +1,8 @@
-"""What a machine can carry: which runs share a stack, how many of them, in which arithmetic, in how many processes."""
+"""What a machine can carry: which runs share a stack, how many of them, in which precision, in how many processes."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,26 +24,6 @@ def resolve_precision(config: RunConfig, device: torch.device) -> str:
     if config.precision != "auto":
         return config.precision
     return "tf32" if config.model == "mlp" else "bf16"
-
-
-@contextmanager
-def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
-    """Products of this precision inside; outside, what was set before."""
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    cudnn: Any = torch.backends.cudnn
-    try:
-        torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
-        with (
-            warnings.catch_warnings(),
-            cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=precision != "fp32"),
-        ):
-            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # the compiler's advice against fp32
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def plan_stacks(configs: Sequence[RunConfig], device: torch.device | str, free_bytes: int | None = None) -> int:

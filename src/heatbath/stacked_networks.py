@@ -112,7 +112,7 @@ def _perceptron_gradients(params: Sequence[Tensor], images: Tensor, labels: Tens
     rows = images.view(-1, 784)
     hidden = torch.addmm(bias[:, None], weight, rows.t()).relu_()
     grad = torch.softmax(torch.addmm(out_bias[:, None], out_weight, hidden), 0)
-    grad[labels, torch.arange(len(labels))] -= 1.0
+    grad[labels, torch.arange(len(labels), device=labels.device)] -= 1.0
     grad.div_(len(labels))
     back = torch.mm(out_weight.t(), grad).mul_(hidden > 0)
     grads = torch.mm(back, rows), back.sum(1), torch.mm(grad, hidden.t()), grad.sum(1)
