@@ -1,6 +1,31 @@
+import os
+
 import pytest
 
-from heatbath.file_sets import write_together
+from heatbath.file_sets import whole_file, write_together
+
+
+def test_a_file_appears_when_it_is_whole_with_the_rights_of_a_new_one(tmp_path):
+    before = os.umask(0o077)
+    try:
+        with whole_file(tmp_path / "one") as file:
+            file.write(b"1")
+            assert not (tmp_path / "one").exists()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "one").read_bytes() == b"1"
+    assert (tmp_path / "one").stat().st_mode & 0o777 == 0o600
+
+    def fail(error):
+        with whole_file(tmp_path / "one") as file:
+            file.write(b"half")
+            raise error
+
+    for error in (KeyboardInterrupt, OSError):
+        with pytest.raises(error):
+            fail(error)
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    assert (tmp_path / "one").read_bytes() == b"1"
 
 
 def test_files_appear_when_all_are_complete(tmp_path):

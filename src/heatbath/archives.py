@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import os
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from heatbath.configs import RunConfig
+from heatbath.file_sets import whole_file
 from heatbath.records import EPOCH_FIELDS, NOT_A_RECORD, Epoch, Record, check_record
 
 COLUMNS = (
@@ -38,7 +38,7 @@ def write_lines(records: Iterable[Record], path: str | os.PathLike[str]) -> None
 
     The same records give the same bytes.
     """
-    with _whole_file(Path(path)) as file:
+    with _export(Path(path)) as file:
         if str(path).endswith(".gz"):
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
                 packed.writelines(_line(record) for record in sorted(records, key=lambda record: record.run))
@@ -76,7 +76,7 @@ def write_csv(records: Iterable[Record], path: str | os.PathLike[str]) -> None:
 
     A run without an epoch has no row.
     """
-    with _whole_file(Path(path)) as file:
+    with _export(Path(path)) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         table = csv.writer(text, lineterminator="\n")
         table.writerow(COLUMNS)
@@ -99,7 +99,7 @@ def write_parquet(records: Iterable[Record], path: str | os.PathLike[str]) -> No
     columns = list(zip(*_rows(records), strict=True)) or [()] * len(COLUMNS)
     schema = pyarrow.schema([(name, _TYPES.get(name, "string")) for name in COLUMNS])
     table = pyarrow.table(dict(zip(COLUMNS, map(list, columns), strict=True)), schema=schema)
-    with _whole_file(Path(path)) as file:
+    with _export(Path(path)) as file:
         parquet.write_table(table, file)
 
 
@@ -161,19 +161,12 @@ def _rows(records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
 
 
 @contextmanager
-def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name when it is whole."""
+def _export(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file to be written whole; an error says which."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file")
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-            try:
-                yield file
-                file.flush()
-                os.chmod(file.name, 0o644)
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        with whole_file(path) as file:
+            yield file
     except OSError as error:
         raise OSError(f"{path} cannot be written: {error.strerror or error}") from None

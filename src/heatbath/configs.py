@@ -87,8 +87,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         put = self.__dict__.__setitem__  # a frozen dataclass forbids the usual way
-        _choose("model", self.model, INPUT_SHAPES)
-        _choose("dataset", self.dataset, IMAGE_SHAPES)
+        check_images(self.model, self.dataset)
         _choose("precision", self.precision, PRECISIONS)
         _choose("coupling", self.coupling, COUPLINGS)
         if type(self.law).__module__ != Law.__module__:
@@ -118,9 +117,6 @@ class RunConfig:
             raise ValueError(
                 f"batch_size {self.batch_size}: {self.dataset} has {self.training_images:,} images to train on"
             )
-        if INPUT_SHAPES[self.model] != IMAGE_SHAPES[self.dataset]:
-            shape = " x ".join(map(str, INPUT_SHAPES[self.model]))
-            raise ValueError(f"{self.model} takes images of {shape}; {self.dataset}'s are another shape")
         if self.weights not in (None, "imagenet"):
             raise ValueError(f"weights must be imagenet or left out, got {self.weights!r}")
         if self.weights is not None and self.model != "vgg16":
@@ -190,6 +186,17 @@ def sweep(base: RunConfig, **axes: Any) -> list[RunConfig]:
         list(axis) if isinstance(axis, Iterable) and not isinstance(axis, single) else [axis] for axis in axes.values()
     ]
     return [base.with_(**dict(zip(axes, chosen, strict=True))) for chosen in product(*values)]
+
+
+def check_images(model: str, dataset: str) -> None:
+    """Refuse a network or a data set that is not known, and images that do not go with the network."""
+    _choose("model", model, INPUT_SHAPES)
+    _choose("dataset", dataset, IMAGE_SHAPES)
+    if INPUT_SHAPES[model] != IMAGE_SHAPES[dataset]:
+        shape = INPUT_SHAPES[model]
+        fitting = " or ".join(name for name, images in IMAGE_SHAPES.items() if images == shape)
+        sides = " x ".join(map(str, shape))
+        raise ValueError(f"{model} takes images of {sides}, those of {fitting}; {dataset}'s are another shape")
 
 
 def _choose(name: str, value: Any, allowed: Iterable[str]) -> None:

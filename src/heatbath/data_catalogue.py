@@ -23,7 +23,8 @@ from heatbath.data_files import (
     read_idx,
     read_pickled_cifar_batch,
 )
-from heatbath.downloads import Progress, RemoteFile, cache_dir, data_roots, download, write_atomically
+from heatbath.downloads import Progress, RemoteFile, cache_dir, data_roots, download
+from heatbath.file_sets import whole_file
 
 Arrays = tuple[Bytes, Bytes, Bytes, Bytes]
 Folder = str | os.PathLike[str] | None
@@ -265,7 +266,9 @@ def _fetch_cifar10(folder: Path, progress: Progress | None) -> Location:
     try:
         for name, file, known in zip(names, where.files, CIFAR10, strict=True):
             known.check(contents[name], archive)
-            write_atomically(file, contents[name])
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(file) as written:
+                written.write(contents[name])
     except OSError:  # no room for both: the archive alone will do
         return Location(archive, "bin.tar.gz", (archive,))
     archive.unlink(missing_ok=True)

@@ -116,20 +116,6 @@ def download(remote: RemoteFile, folder: Path, *, progress: Progress | None = No
     raise DataError(f"cannot download {remote.name} ({reasons}); get it from {remote.urls[0]} and put it in {folder}")
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is either whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def _transfer(url: str, remote: RemoteFile, file: IO[bytes], progress: Progress | None, timeout: float) -> None:
     """Append to ``file`` what it lacks of the remote one."""
     done = file.seek(0, os.SEEK_END)

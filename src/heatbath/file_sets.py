@@ -1,11 +1,28 @@
-"""Files that belong together: all of them appear, or none."""
+"""Files that appear when they are whole, alone or all that belong together, or not at all."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that appears under its name at the end, with the rights of any new file."""
+    partial = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}.part")
+    try:
+        with partial.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def write_together(folder: str | Path, draw: Callable[[Path], object]) -> list[Path]:

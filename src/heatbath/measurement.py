@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from heatbath.configs import check_images
 from heatbath.datasets import Dataset, epoch_order, load_dataset, permutation
 from heatbath.downloads import check_data_dir
 from heatbath.draws import check_integer
@@ -82,6 +83,7 @@ def measure_training(
         ValueError: a setting is out of range, or the network does not fit the images.
     """
     report = progress or (lambda _fraction, _message: None)
+    check_images(model, dataset)
     for name, value, limit in (("epochs", epochs, 2**20), ("samples", samples, 2**31), ("readings", readings, 2**31)):
         check_integer(name, value, limit, least=1)
     wanted = sorted({0, epochs // 2, epochs} if at_epochs is None else set(at_epochs))
@@ -90,11 +92,6 @@ def measure_training(
     check_data_dir(data_dir)
     data = load_dataset(dataset, device=device, data_dir=data_dir)
     network = build_model(model, seed=seed, device=device)
-    if tuple(network.input_shape) != tuple(data.image_shape):
-        raise ValueError(
-            f"{model} takes images of shape {tuple(network.input_shape)}, those of {dataset} are "
-            f"{tuple(data.image_shape)}: mlp and cnn go with mnist5k and mnist, vgg16 with cifar10"
-        )
     for name, value in (("batch_size", knobs.batch_size), ("samples", samples)):
         if value > len(data.train_images):
             raise ValueError(f"{name} = {value} is more than the {len(data.train_images)} training images")

@@ -12,7 +12,6 @@ import typer
 from heatbath.cli.progress import display, follow_fraction
 from heatbath.cli.screens import check_data_dir, check_folder, console, folder_option, print_table, write
 from heatbath.cli.training import DataOption
-from heatbath.configs import RunConfig
 from heatbath.machines import choose_device
 from heatbath.thermostat import Thermostat
 
@@ -49,7 +48,6 @@ def measure_network(
         raise ValueError(f"--batch-size must be at least 2 to measure noise, got {batch_size}")
     if samples < 4:
         raise ValueError(f"--samples must be at least 4 to measure noise, got {samples}")
-    RunConfig(model=model, dataset=dataset, batch_size=1)  # images of another shape are refused before they are fetched
     device = choose_device(device)
     from heatbath import measurement, plots  # noqa: F401 - a missing extra is told before the training, not after it
 
