@@ -7,6 +7,7 @@ from heatbath.arithmetic import arithmetic
 
 BACKENDS = torch.backends
 NEW = hasattr(BACKENDS, "fp32_precision")
+WITHIN = getattr(BACKENDS, "m", BACKENDS)  # the module itself, where torch has put another in its place
 
 
 def _set(owner, value):
@@ -43,8 +44,14 @@ def settings():
     return [*found, BACKENDS.cudnn.enabled, BACKENDS.cudnn.benchmark, BACKENDS.cudnn.deterministic]
 
 
+@pytest.fixture(autouse=True)
+def thawed(monkeypatch):
+    """Torch's own test tools, once imported, forbid to set anything for good."""
+    monkeypatch.setattr(WITHIN, "__allow_nonbracketed_mutation_flag", True)
+
+
 @pytest.fixture(params=TOLD)
-def told(request):
+def told(request, thawed):
     before = settings()
     TOLD[request.param]()
     yield settings()
@@ -71,6 +78,15 @@ def test_products_are_rounded_if_and_only_if_that_is_asked_for(told, precision, 
             assert BACKENDS.mkldnn.matmul.fp32_precision != "bf16"
     after = settings()
     assert [b for a, b in zip(told, after, strict=True) if a is not None] == [a for a in told if a is not None]
+
+
+def test_settings_may_be_frozen(monkeypatch):
+    monkeypatch.setattr(WITHIN, "__allow_nonbracketed_mutation_flag", False)
+    before = settings()
+    with arithmetic("tf32", torch.device("cuda")):
+        assert torch.get_float32_matmul_precision() == "high"
+        assert BACKENDS.flags_frozen()
+    assert settings() == before
 
 
 def test_autocast_ends_here():

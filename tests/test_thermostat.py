@@ -167,6 +167,8 @@ def test_requests_without_solution(thermostat, request_, words):
         ({"lr": math.nan}, ValueError, "lr must be a finite"),
         ({"lr": 10**400}, ValueError, "lr must be a finite number with lr > 0, got one too large for a float"),
         ({"lr": "fast"}, TypeError, "lr must be a number .*'fast'"),
+        ({"lr": "0.1"}, TypeError, "lr must be a number .*'0.1'"),
+        ({"momentum": False}, TypeError, "momentum must be a number .*False"),
         ({"batch_size": 0}, ValueError, "batch_size must be an integer with 1 <= batch_size"),
         ({"batch_size": 2.5}, TypeError, "batch_size must be an integer"),
         ({"momentum": 1.0}, ValueError, "0 <= momentum < 1, got 1.0"),

@@ -40,19 +40,23 @@ def _single_precision(rounds: bool) -> Iterator[None]:
     before = [(library, library.fp32_precision) for library in _libraries()]
     products = _or_none(torch.get_float32_matmul_precision)
     convolutions = _or_none(lambda: cudnn.allow_tf32)
+    backends: Any = torch.backends
+    unfrozen = backends.__allow_nonbracketed_mutation  # torch may forbid all but contexts to change its settings
     try:
-        for library, _ in before:
-            library.fp32_precision = "none"  # as the one above it, and in the end as the first way says
-        torch.set_float32_matmul_precision("high" if rounds else "highest")
-        cudnn.allow_tf32 = rounds
+        with unfrozen():
+            for library, _ in before:
+                library.fp32_precision = "none"  # as the one above it, and in the end as the first way says
+            torch.set_float32_matmul_precision("high" if rounds else "highest")
+            cudnn.allow_tf32 = rounds
         yield
     finally:
-        if products is not None:
-            torch.set_float32_matmul_precision(products)
-        if convolutions is not None:
-            cudnn.allow_tf32 = convolutions
-        for library, value in before:
-            library.fp32_precision = value
+        with unfrozen():
+            if products is not None:
+                torch.set_float32_matmul_precision(products)
+            if convolutions is not None:
+                cudnn.allow_tf32 = convolutions
+            for library, value in before:
+                library.fp32_precision = value
 
 
 def _libraries() -> list[Any]:

@@ -276,6 +276,8 @@ def _bisect(function: Any, low: float, high: float) -> float:
 
 def _number(name: str, value: Any, allowed: str, holds: Any) -> float:
     try:
+        if isinstance(value, bool | str | bytes):  # of which float would make numbers
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number with {allowed}, got {value!r}") from None

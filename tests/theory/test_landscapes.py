@@ -100,3 +100,9 @@ def test_parsing(text, landscape):
 def test_bad_names_say_what_is_allowed(text, message):
     with pytest.raises(ValueError, match=message):
         parse_landscape(text)
+
+
+@pytest.mark.parametrize("make", [lambda: parse_landscape(3), lambda: Quadratic("2"), lambda: Quadratic(True)])
+def test_what_is_neither_a_number_nor_a_name_is_refused(make):
+    with pytest.raises(TypeError, match=r"must be a (positive number|Landscape or text)"):
+        make()

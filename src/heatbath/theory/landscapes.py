@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -239,10 +240,13 @@ def parse_landscape(text: str | Landscape) -> Landscape:
     (barrier and separation), ``"quadratic:2.0"``, ``"anisotropic-quadratic:1:4:9"``.
 
     Raises:
+        TypeError: it is neither.
         ValueError: the name is unknown or a parameter is not allowed.
     """
     if isinstance(text, Landscape):
         return text
+    if not isinstance(text, str):
+        raise TypeError(f"a landscape must be a Landscape or text such as 'double-well:2:3', got {text!r}")
     name, *parameters = text.strip().lower().replace("_", "-").split(":")
     if name not in _LANDSCAPES:
         choices = ", ".join(sorted(_LANDSCAPES))
@@ -273,6 +277,8 @@ _LANDSCAPES: dict[str, tuple[Callable[..., Landscape], int]] = {
 def _check_positive(landscape: Landscape, name: str) -> None:
     """Normalise one parameter to float and check that it is positive and finite."""
     value = getattr(landscape, name)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{type(landscape).__name__}: {name} must be a positive number, got {value!r}")
     number = float(value)
     if not 0.0 < number < math.inf:
         raise ValueError(f"{type(landscape).__name__}: {name} must be positive and finite, got {value!r}")
