@@ -53,9 +53,13 @@ def test_add_param_group_joins_the_draws_where_the_others_are():
 
 @pytest.mark.parametrize("capturable", [False, True])
 def test_an_empty_group_does_no_harm(capturable):
-    parameters = make_parameters()
-    optimizer = hb.RandomSGD([{"params": parameters}, {"params": []}], 0.1, momentum=0.9, capturable=capturable)
-    walk(optimizer, parameters, make_gradients(parameters, 2))
+    ends = []
+    for rest in ([], [{"params": []}]):
+        parameters = make_parameters()
+        optimizer = hb.RandomSGD([{"params": parameters}, *rest], 0.1, momentum=0.9, capturable=capturable)
+        walk(optimizer, parameters, make_gradients(parameters, 2))
+        ends.append(parameters)
+    assert all(map(torch.equal, *ends))
 
 
 def test_law_and_seed_may_be_changed_in_the_group():

@@ -67,5 +67,14 @@ def test_cyclic_is_the_schedulers_and_has_mean_one():
     assert np.mean(rates) == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize(("period", "last"), [(6, 1.87), (18, 1.98), (30, 1.99)])
+def test_the_paper_s_cycles_repeat_after_twice_their_period_and_end_at_the_top(period, last):
+    found = [Protocol("cyclic", period).multipliers(hb.Constant(), 0, epoch, 1)[0] for epoch in range(180)]
+    shortest = next(k for k in range(1, 180) if np.allclose(found[k:], found[:-k]))
+    assert shortest == 2 * period
+    assert np.mean(found) == pytest.approx(1.0)
+    assert found[-1] == pytest.approx(last, abs=0.005)
+
+
 def test_constant_is_one():
     assert Protocol().multipliers(hb.Uniform(1.0), 3, 2, 4).tolist() == [1.0] * 4

@@ -36,6 +36,7 @@ def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _single_precision(rounds: bool) -> Iterator[None]:
+    """Products of single precision are rounded inside, or not, by the first way; both are put back as they were."""
     cudnn: Any = torch.backends.cudnn
     before = [(library, library.fp32_precision) for library in _libraries()]
     products = _or_none(torch.get_float32_matmul_precision)

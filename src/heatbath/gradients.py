@@ -78,8 +78,8 @@ class Objective:
     def for_each_sample(self, what: Callable[..., Any], inputs: Data, targets: Data) -> Any:
         """Return what ``what(loss)`` is at the parameters for each sample's ``loss(parameters, ...)``, by vmap."""
 
-        def loss(parameters: dict[str, Tensor], leaves: list[Tensor]) -> Tensor:
-            parts = iter(leaves)  # the containers may be of types that vmap does not know
+        def loss(parameters: dict[str, Tensor], tensors: list[Tensor]) -> Tensor:
+            parts = iter(tensors)  # the containers may be of types that vmap does not know
             sample = [map_leaves(data, lambda _: next(parts)[None]) for data in (inputs, targets)]
             return self(parameters, *sample)
 

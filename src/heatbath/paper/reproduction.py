@@ -13,7 +13,7 @@ from typing import Any
 from heatbath import machines
 from heatbath.configs import RunConfig
 from heatbath.draws import check_integer
-from heatbath.file_sets import write_together
+from heatbath.file_sets import whole_file
 from heatbath.panels import FigureData
 from heatbath.paper import SCALES, Scale, find_experiments
 from heatbath.paper.claims import PAIRED_FROM
@@ -240,7 +240,9 @@ def _keep(store: Path, calculation: Calculation, result: Mapping[str, Any]) -> N
 
 
 def _write(path: Path, text: str) -> None:
-    write_together(path.parent, lambda partial: (partial / path.name).write_text(text, encoding="utf-8"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def _path(store: Path, calculation: Calculation) -> Path:
