@@ -93,3 +93,14 @@ def test_autocast_ends_here():
     x = torch.ones(2, 2)
     with torch.autocast("cpu", torch.bfloat16), arithmetic("fp32", torch.device("cpu")):
         assert (x @ x).dtype == torch.float32
+
+
+@pytest.mark.parametrize("search", [True, False])
+def test_cudnn_searches_if_and_only_if_it_is_asked_to(search):
+    before = settings()
+    BACKENDS.cudnn.benchmark = not search
+    with arithmetic("bf16", torch.device("cuda"), search=search):
+        assert BACKENDS.cudnn.benchmark == search
+    assert BACKENDS.cudnn.benchmark != search
+    BACKENDS.cudnn.benchmark = before[-2]
+    assert settings() == before

@@ -15,19 +15,20 @@ import torch
 
 
 @contextmanager
-def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
+def arithmetic(precision: str, device: torch.device, *, search: bool = True) -> Iterator[None]:
     """Products of this precision inside; outside, what was set before.
 
     Args:
         precision: ``"fp32"``, ``"tf32"`` or ``"bf16"``. A CPU never rounds single precision.
         device: where they are computed.
+        search: whether cuDNN looks for the algorithm that is fastest alone, or takes the one that it expects to be.
     """
     cudnn: Any = torch.backends.cudnn
     rounds = device.type == "cuda" and precision != "fp32"
     with (
         torch.autocast(device.type, enabled=False),
         _single_precision(rounds),
-        cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=rounds),
+        cudnn.flags(enabled=True, benchmark=search, deterministic=False, allow_tf32=rounds),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # the compiler's advice against fp32

@@ -134,20 +134,35 @@ class Stack:
             self._side_by_side(lambda group: group.step_together(self._counter))
             self._counter.add_(1)
 
-        with torch.cuda.device(self.device), arithmetic(self.precision, self.device):
+        alone = len(self._groups) == 1  # the fastest algorithm leaves less of the GPU to others than cuDNN's choice
+        with torch.cuda.device(self.device), arithmetic(self.precision, self.device, search=alone):
             for group in self._groups:
                 group.prepare(0)
             warm_up = torch.cuda.Stream(self.device)
             warm_up.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(warm_up):
+                needed = len(self._groups) * self._memory_of(self._groups[0])
                 for _ in range(3):  # libraries choose their kernels, and the compiler compiles, outside the capture
                     self._counter.zero_()
                     step()
             torch.cuda.synchronize()
+            # What a capture has taken before it fails is lost until the process ends; so a lack shows here.
+            torch.cuda.empty_cache()
+            torch.empty(needed, dtype=torch.uint8, device=self.device)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 step()
         return graph
+
+    def _memory_of(self, group: ReplicaGroup) -> int:
+        """Return how much memory a step of one group takes for the time being, in bytes."""
+        before = 0
+        for _ in range(2):  # the first compiles and chooses kernels, which takes memory of its own
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_reserved(self.device)
+            group.step_together(self._counter)
+            torch.cuda.synchronize()
+        return torch.cuda.memory_reserved(self.device) - before
 
     def _side_by_side(self, work: Callable[[ReplicaGroup], None]) -> None:
         """Do something with each group, on a GPU each on a stream of its own."""

@@ -104,7 +104,7 @@ class ReplicaGroup:
         count = len(self._data.labels)
         self._sizes = [min(self._batch_size, count - start) for start in range(0, count, self._batch_size)]
         self._sample_weights = _sample_weights(self._sizes, self._batch_size).to(device)
-        most = 500 if device.type == "cpu" else 2**20 // len(configs) if network.stacks else 5000
+        most = 500 if device.type == "cpu" else network.at_once // len(configs)
         self._evaluation_size = _common_divisor([len(split.labels) for split in splits.values()], most)
         self._factors: list[np.ndarray[Any, Any]] = []
         self._foreseen: tuple[int, list[np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None = None

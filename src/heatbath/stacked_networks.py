@@ -57,6 +57,8 @@ class StackedNetwork:
         logits: from parameters, images of shape (replicas, N, ...) or (N, ...) that all replicas see, and dropout or
             None, to (replicas, N, 10).
         stacks: whether ``logits`` takes more than one replica at a time.
+        at_once: how many images an evaluation on a GPU takes at a time, shared by the replicas that it computes in
+            one call: fewer fit its caches better, but keep the host busy, which a small network waits for.
         gradients: of the mean loss of a single replica, from parameters, images and labels, where writing them out
             saves a good part of a small network's step; None leaves them to autograd.
     """
@@ -65,6 +67,7 @@ class StackedNetwork:
     gains: tuple[float, ...]
     logits: Logits
     stacks: bool
+    at_once: int
     gradients: Gradients | None = None
 
     def pack(self, model: nn.Module) -> list[Tensor]:
@@ -154,14 +157,15 @@ def _both(layers: Sequence[str]) -> tuple[str, ...]:
 _VGG16_NAMES = (*feature_shapes(), *_both(("classifier.0", "classifier.3", "classifier.6")))
 
 NETWORKS = {
-    "mlp": StackedNetwork(_both(("hidden", "output")), (1.0,) * 4, _perceptron, True, _perceptron_gradients),
+    "mlp": StackedNetwork(_both(("hidden", "output")), (1.0,) * 4, _perceptron, True, 2**20, _perceptron_gradients),
     "cnn": StackedNetwork(
-        _both([*(f"features.{i}" for i in (0, 2, 5, 7, 9)), "classifier"]), (1.0,) * 12, _convolutional, stacks=False
+        _both([*(f"features.{i}" for i in (0, 2, 5, 7, 9)), "classifier"]), (1.0,) * 12, _convolutional, False, 5000
     ),
     "vgg16": StackedNetwork(
         _VGG16_NAMES,
         tuple(float(_COPIES) if name == "classifier.0.weight" else 1.0 for name in _VGG16_NAMES),
         _vgg16,
         stacks=False,
+        at_once=2500,
     ),
 }

@@ -31,9 +31,13 @@ def runs_of(experiment: str, part: str = "") -> dict[str, list[Record]]:
 
 
 def late_gain(groups: dict[str, list[Record]], label: str, rate: Literal["low", "high"], after: int = 60) -> float:
-    """How far a cyclic protocol's test accuracy lies above constant's in the late epochs whose rate is low, or high."""
-    gains = []
-    for run, constant in zip(groups[label], groups["constant"], strict=True):
+    """How far a cyclic protocol's test accuracy lies above constant's in the late epochs whose rate is low, or high.
+
+    By seed, over those that both have.
+    """
+    gains, constants = [], {run.config.seed: run for run in groups["constant"]}
+    for run in groups[label]:
+        constant = constants[run.config.seed]
         rates = np.array(run.curve("rate")) / run.config.lr
         chosen = (rates < 0.25 if rate == "low" else rates > 1.75) & (np.arange(len(rates)) >= after)
         gains.append(

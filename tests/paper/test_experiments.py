@@ -76,8 +76,11 @@ def test_figure3_is_both_networks_at_the_same_rate():
 
 
 def test_figure4_is_run_from_scratch_and_from_imagenet():
-    weights = [config.weights for config in EXPERIMENTS["figure4"].configs("paper")]
-    assert weights == [None] * 25 + ["imagenet"] * 15
+    groups = EXPERIMENTS["figure4"].groups("paper")
+    found = [(group.config.weights, group.label, group.seeds) for group in groups]
+    protocols = ("constant", "random", "cyclic:6", "cyclic:18", "cyclic:30")
+    assert found[:5] == [(None, *pair) for pair in zip(protocols, (10, 10, 10, 5, 5), strict=True)]
+    assert found[5:] == [("imagenet", label, 3) for label in protocols]
 
 
 @pytest.mark.parametrize("scale", SCALES)
