@@ -95,10 +95,13 @@ def test_records_come_from_stores_files_and_folders(trained, exported):
     assert len(read_records(exported / "some.jsonl")) == 3
 
 
-def test_exported_files_are_no_store_to_draw(refused, exported):
+def test_exported_files_are_no_store(refused, exported):
     (exported / "calculations").mkdir()
     words = "there is no store in exports; its files of 'runs export' are drawn by 'heatbath report exports'"
     assert refused("reproduce", "--draw-only", "--store", "exports") == f"heatbath: {words}\n"
+    told = refused("reproduce", "theory", "--scale", "smoke", "--store", "exports")
+    words += "; to train what they lack, 'heatbath runs merge exports --create --store NEW' first"
+    assert told == f"heatbath: {words}\n"
 
 
 def test_calculations_alone_are_drawn(heatbath, tmp_path):

@@ -60,10 +60,7 @@ def reproduce_figures(
     machines.check_device(device)
     check_data_dir(data_dir)
     check_folder(out, "--out")
-    if not draw_only:
-        check_folder(store, "--store")
-    else:
-        _check_drawable(store)
+    _check_store(store, draw_only)
     with resumable(), display(quiet=quiet) as shown:
         shown.show(None, ("starting",))
         if not draw_only:
@@ -93,14 +90,19 @@ def reproduce_figures(
     screen.print(f"\nThe report: {out / found.report.name}")
 
 
-def _check_drawable(store: Path) -> None:
-    """Refuse a folder without results; calculations, unlike runs, are results without a database."""
+def _check_store(store: Path, draw_only: bool) -> None:
+    """Refuse a folder of exported runs, which would be trained anew; and to draw from one without any results."""
+    if not draw_only:
+        check_folder(store, "--store")
     if (store / Store.FILE).exists():
         return
     if store.is_dir() and exported_files(store):
-        hint = f"its files of 'runs export' are drawn by 'heatbath report {shlex.quote(str(store))}'"
-    elif not (store / "calculations").is_dir():
-        hint = "name one with --store, or leave out --draw-only"
-    else:
+        name = shlex.quote(str(store))
+        hint = f"its files of 'runs export' are drawn by 'heatbath report {name}'"
+        if not draw_only:
+            hint += f"; to train what they lack, 'heatbath runs merge {name} --create --store NEW' first"
+    elif not draw_only or (store / "calculations").is_dir():  # which are results without a database
         return
+    else:
+        hint = "name one with --store, or leave out --draw-only"
     raise FileNotFoundError(f"there is no store in {store}; {hint}")
