@@ -1,4 +1,4 @@
-"""Made-up figures that look like real ones: curves with bands, bars, points on logarithmic axes, gaps and verdicts."""
+"""Made-up figures that look like real ones: curves with bands, points by name, logarithmic axes, gaps and verdicts."""
 
 from functools import cache
 
@@ -66,16 +66,16 @@ def training_figure(name="figure1", title="Test accuracy of the CNN with five pr
     )
 
 
-def bars_figure():
+def categories_figure():
     rng = np.random.default_rng(5)
     batches = ("batch 64", "batch 256", "batch 1024")
     accuracy, loss = [], []
     for colour, name in enumerate(PROTOCOLS):
         y = 0.72 + 0.006 * rng.standard_normal(3)
         low, high = tuple((y - 0.005).tolist()), tuple((y + 0.005).tolist())
-        accuracy.append(Series(name, batches, tuple(y.tolist()), low, high, "bars", colour))
+        accuracy.append(Series(name, batches, tuple(y.tolist()), low, high, "points", colour))
         gap = float(0.3 + 0.05 * colour)
-        loss.append(Series(name, (name,), (gap,), (gap - 0.04,), (gap + 0.04,), "bars", colour))
+        loss.append(Series(name, (name,), (gap,), (gap - 0.04,), (gap + 0.04,), "points", colour))
     verdict = Verdict(
         "Larger batches need a warmer protocol.",
         "contradicted",
@@ -145,11 +145,11 @@ def sparse_figure():
 
 
 def all_figures():
-    return [training_figure(), bars_figure(), scatter_figure(), sparse_figure(), empty_figure()]
+    return [training_figure(), categories_figure(), scatter_figure(), sparse_figure(), empty_figure()]
 
 
 def evil_figure():
-    panel = Panel(EVIL, EVIL, EVIL, (Series(EVIL, (EVIL, "b"), (1.0, 2.0), style="bars"),), note=EVIL)
+    panel = Panel(EVIL, EVIL, EVIL, (Series(EVIL, (EVIL, "b"), (1.0, 2.0), style="points"),), note=EVIL)
     verdict = Verdict(EVIL, "undecided", EVIL)
     return FigureData("evil", EVIL, EVIL, (panel,), (verdict,), (EVIL,), {EVIL: EVIL}, (EVIL,))
 

@@ -10,13 +10,13 @@ from heatbath.panels import FigureData, Panel, Series, to_csv
 
 def test_csv_has_a_row_for_each_point():
     curve = Series("a, b", (1.0, 2.0), (0.5, None), low=(0.4, None), high=(0.6, None))
-    bars = Series("bars", ("x", "y"), (1.0, 2.0), style="bars")
-    figure = FigureData("figure1", "T", "Q?", (Panel("left", "x", "y", (curve,)), Panel("right", "x", "y", (bars,))))
+    points = Series("points", ("x", "y"), (1.0, 2.0), style="points")
+    figure = FigureData("figure1", "T", "Q?", (Panel("left", "x", "y", (curve,)), Panel("right", "x", "y", (points,))))
     rows = list(csv.DictReader(io.StringIO(to_csv(figure))))
     assert len(rows) == 4
     assert rows[0] == {"panel": "left", "series": "a, b", "x": "1.0", "y": "0.5", "low": "0.4", "high": "0.6"}
     assert rows[1]["y"] == rows[1]["low"] == ""
-    assert rows[3] == {"panel": "right", "series": "bars", "x": "y", "y": "2.0", "low": "", "high": ""}
+    assert rows[3] == {"panel": "right", "series": "points", "x": "y", "y": "2.0", "low": "", "high": ""}
 
 
 def test_lengths_must_agree():

@@ -11,10 +11,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import heatbath
-from figure_data import PROTOCOLS, bars_figure, empty_figure, sparse_figure, training_figure
+from figure_data import PROTOCOLS, categories_figure, empty_figure, sparse_figure, training_figure
 from heatbath.panels import FigureData, Panel, Series
 from heatbath.plots import (
-    cuts_bars,
     plot_density_over_time,
     plot_figure,
     plot_marginal_against_boltzmann,
@@ -154,15 +153,13 @@ def test_the_legend_shows_all_that_a_name_is_drawn_as():
     """Dash and mark of a name that has both, whichever panel comes last: colour alone must not tell series apart."""
     curves = tuple(Series(name, (1.0, 2.0), (1.0, 2.0 + k), colour=k) for k, name in enumerate("ab"))
     points = tuple(Series(name, (name,), (1.0,), style="points", colour=k) for k, name in enumerate("abc"))
-    bars = (Series("d", ("d",), (2.0,), style="bars", colour=3),)
     for panels in ((curves, points), (points, curves)):
-        figure = FigureData("f", "t", "q", tuple(Panel("p", "x", "y", one) for one in (*panels, bars)))
+        figure = FigureData("f", "t", "q", tuple(Panel("p", "x", "y", one) for one in panels))
         (legend,) = plot_figure(figure).legends
         keys = {text.get_text(): key for text, key in zip(legend.get_texts(), legend.legend_handles, strict=True)}
-        looks = {name: (key.get_linestyle(), key.get_marker()) for name, key in keys.items() if name != "d"}
+        looks = {name: (key.get_linestyle(), key.get_marker()) for name, key in keys.items()}
         assert looks == {"a": ("-", "o"), "b": ("--", "s"), "c": ("None", "^")}
-        assert len({str(key.get_color()) for name, key in keys.items() if name != "d"}) == 3
-        assert keys["d"].get_height() > 0.0
+        assert len({str(key.get_color()) for key in keys.values()}) == 3
 
 
 def test_a_point_between_gaps_is_seen():
@@ -171,20 +168,12 @@ def test_a_point_between_gaps_is_seen():
     assert dots == [[[1.0, 4.0], [3.0, 5.5]]]
 
 
-def test_bars_that_share_a_category_stand_side_by_side():
-    shared, alone = plot_figure(bars_figure()).axes
-    bars = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in shared.patches)
-    assert len(bars) == 15
-    assert all(left_end <= right_start + 1e-9 for (_, left_end), (right_start, _) in pairwise(bars))
-    assert [round(bar.get_x() + bar.get_width() / 2, 6) for bar in alone.patches] == [0, 1, 2, 3, 4]
+def test_points_that_share_a_category_stand_side_by_side():
+    shared, alone = plot_figure(categories_figure()).axes
+    places = [sorted(x for points in ax.containers for x in points[0].get_xdata()) for ax in (shared, alone)]
+    np.testing.assert_allclose(places[0], [k + shift for k in range(3) for shift in (-0.32, -0.16, 0.0, 0.16, 0.32)])
+    assert places[1] == [0, 1, 2, 3, 4]
     assert [text.get_text() for text in shared.get_xticklabels()] == ["batch 64", "batch 256", "batch 1024"]
-
-
-def test_bars_stand_on_zero_unless_that_hides_how_they_differ():
-    shared, alone = plot_figure(bars_figure()).axes
-    assert [cuts_bars(panel) for panel in bars_figure().panels] == [True, False]
-    assert shared.get_ylim()[0] > 0.6
-    assert alone.get_ylim()[0] == 0.0
 
 
 def test_figures_without_panels_numbers_or_formulas_are_drawn(tmp_path):
@@ -199,7 +188,7 @@ def test_figures_without_panels_numbers_or_formulas_are_drawn(tmp_path):
 @pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
 def test_the_same_figure_gives_the_same_bytes(kind, tmp_path):
     for name in ("one", "two"):
-        write_figure(plot_figure(bars_figure()), tmp_path / f"{name}.{kind}")
+        write_figure(plot_figure(categories_figure()), tmp_path / f"{name}.{kind}")
     content = (tmp_path / f"one.{kind}").read_bytes()
     assert content == (tmp_path / f"two.{kind}").read_bytes()
     assert b"dc:date" not in content

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from figure_data import ABOUT, EVIL, all_figures, bars_figure, sample_report, scatter_figure, training_figure
+from figure_data import ABOUT, EVIL, all_figures, categories_figure, sample_report, scatter_figure, training_figure
 from heatbath.panels import FigureData, Panel, Series, to_csv
 from heatbath.report import describe_panel, write_report
 from heatbath.verdicts import Verdict
@@ -158,7 +158,7 @@ def test_each_figure_is_written_in_four_formats_and_the_page_holds_its_pdf(folde
 
 
 def test_the_same_figure_gives_the_same_files(folder, tmp_path):
-    write_report([bars_figure()], tmp_path, about=ABOUT)
+    write_report([categories_figure()], tmp_path, about=ABOUT)
     for kind in ("svg", "png", "pdf", "csv"):
         assert (tmp_path / f"figure3.{kind}").read_bytes() == (folder / f"figure3.{kind}").read_bytes(), kind
 
@@ -182,13 +182,13 @@ def test_a_name_is_used_once(tmp_path):
 
 
 def test_alt_texts_say_what_is_seen():
-    curves, bars = training_figure().panels[1], bars_figure().panels[0]
+    curves, points = training_figure().panels[1], categories_figure().panels[0]
     last = curves.series[1]
     text = describe_panel(curves)
     assert text.startswith("Training loss: training loss against epoch. The y axis is logarithmic. constant runs from ")
     assert f"random runs from {last.y[0]:.4g} to {last.y[-1]:.4g} ({last.low[-1]:.4g} to {last.high[-1]:.4g})" in text
-    assert "constant: 3 values from" in describe_panel(bars)
-    assert "at batch" in describe_panel(bars)
+    assert "constant: 3 values from" in describe_panel(points)
+    assert "at batch" in describe_panel(points)
     assert "The x axis is logarithmic and the y axis" in describe_panel(scatter_figure().panels[0])
     assert "no points" in describe_panel(Panel("a", "x", "y", ()))
 

@@ -14,7 +14,7 @@ from browser import CHROMIUM, Browser
 from figure_data import (
     PROTOCOLS,
     all_figures,
-    bars_figure,
+    categories_figure,
     evil_figure,
     sample_report,
     scatter_figure,
@@ -71,16 +71,14 @@ def test_every_plot_is_drawn(browser, folder, width, dark):
               const count = (what) => plot.querySelectorAll(what).length;
               const box = plot.getBoundingClientRect();
               const parts = [...plot.querySelectorAll("path, rect, circle")].map((e) => e.outerHTML).join("");
-              return {{ series: count(".series"), curves: count(".curve"), bars: count(".bar"), marks: count(".mark"),
+              return {{ series: count(".series"), curves: count(".curve"), marks: count(".mark"),
                 texts: [...plot.querySelectorAll("text")].map((t) => t.textContent), label: plot.ariaLabel,
                 role: plot.role, width: box.width, right: box.right, broken: /NaN|Infinity|undefined/.test(parts) }};
             }})()""")
-            points = dict.fromkeys(("line", "points", "bars"), 0)
-            for series in panel.series:
-                points[series.style] += sum(y is not None for y in series.y)
+            points = [y for series in panel.series if series.style == "points" for y in series.y if y is not None]
             assert found["series"] == len(panel.series)
             assert found["curves"] == sum(series.style == "line" for series in panel.series)
-            assert (found["bars"], found["marks"]) == (points["bars"], points["points"])
+            assert found["marks"] == len(points)
             assert {panel.x_label, panel.y_label} <= set(found["texts"])
             assert len(found["texts"]) >= 6
             assert (found["label"], found["role"]) == (describe_panel(panel), "img")
@@ -145,12 +143,13 @@ def test_gaps_split_curves_and_points_between_them_are_seen(browser, folder):
     assert re.fullmatch(r"M[\d. ]+m-2 0h4M[\d. ]+m-2 0h4", browser.evaluate(curve % 3))
 
 
-@pytest.mark.parametrize("panel", [0, 1])
-def test_bars_stand_side_by_side(browser, folder, panel):
+@pytest.mark.parametrize(("panel", "count"), [(0, 15), (1, 5)])
+def test_points_that_share_a_category_stand_side_by_side(browser, folder, panel, count):
     browser.open(folder / "report.html", width=1280)
-    bars = browser.evaluate(f"""[...document.querySelectorAll("#figure3 .plot")[{panel}].querySelectorAll(".bar")]
-      .map((bar) => [bar.x.baseVal.value, bar.x.baseVal.value + bar.width.baseVal.value])""")
-    assert all(left[1] < right[0] for left, right in pairwise(sorted(bars)))
+    marks = browser.evaluate(f"""[...document.querySelectorAll("#figure3 .plot")[{panel}].querySelectorAll(".mark")]
+      .map((mark) => mark.getBoundingClientRect()).map(({{ left, right }}) => [left, right])""")
+    assert len(marks) == count
+    assert all(left[1] < right[0] for left, right in pairwise(sorted(marks)))
 
 
 def test_toggles_hide_a_protocol_in_all_panels_and_work_with_keys(browser, folder):
@@ -321,7 +320,7 @@ def test_the_table_has_the_numbers_and_the_theme_can_be_chosen(browser, folder):
     browser.evaluate("document.querySelector('#figure3 summary').click()")
     browser.evaluate("new Promise((done) => setTimeout(done, 0))")
     rows = browser.evaluate("[...document.querySelectorAll('#figure3 .scroll tr')].map(r => r.innerText)")
-    series = bars_figure().panels[0].series[0]
+    series = categories_figure().panels[0].series[0]
     assert rows[0].split() == list(PROTOCOLS)
     assert rows[1].startswith(f"batch 64\t{series.y[0]:.4f} ({series.low[0]:.4f} to {series.high[0]:.4f})")
     assert browser.evaluate("document.documentElement.scrollWidth") == 390

@@ -21,7 +21,7 @@ class Series:
         y: values, one for each x; None leaves a gap.
         low: lower ends of their intervals.
         high: upper ends.
-        style: a curve, separate points or bars.
+        style: a curve or separate points.
         colour: its place in the palette; series of the same number in all panels of a figure belong together and are
             shown and hidden together.
     """
@@ -31,7 +31,7 @@ class Series:
     y: tuple[float | None, ...]
     low: tuple[float | None, ...] | None = None
     high: tuple[float | None, ...] | None = None
-    style: Literal["line", "points", "bars"] = "line"
+    style: Literal["line", "points"] = "line"
     colour: int = 0
 
     def __post_init__(self) -> None:

@@ -53,8 +53,7 @@ def write_report(figures: Sequence[FigureData], folder: str | Path, *, about: Ma
                 plots.write_figure(picture, partial / f"{figure.name}.{kind}")
             (partial / f"{figure.name}.csv").write_text(to_csv(figure), encoding="utf-8")
         pdfs = {figure.name: (partial / f"{figure.name}.pdf").read_bytes() for figure in figures}
-        cut = {figure.name: [plots.cuts_bars(panel) for panel in figure.panels] for figure in figures}
-        page = _page(figures, about=about, pdfs=pdfs, cut=cut)
+        page = _page(figures, about=about, pdfs=pdfs)
         (partial / "report.html").write_text(page, encoding="utf-8")
         (partial / "verdicts.md").write_text(verdict_table(figures), encoding="utf-8")
 
@@ -119,17 +118,11 @@ def _check_names(figures: Sequence[FigureData]) -> None:
             raise ValueError(f"no figure can be named {name!r}: {reason}")
 
 
-def _page(
-    figures: Sequence[FigureData],
-    *,
-    about: Mapping[str, str],
-    pdfs: Mapping[str, bytes],
-    cut: Mapping[str, Sequence[bool]],
-) -> str:
+def _page(figures: Sequence[FigureData], *, about: Mapping[str, str], pdfs: Mapping[str, bytes]) -> str:
     source = files("heatbath") / "report_page"
     script = "".join((source / name).read_text(encoding="utf-8") for name in ("plot.js", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = json.dumps([_figure_data(figure, cut[figure.name]) for figure in figures], separators=(",", ":"))
+    data = json.dumps([_figure_data(figure) for figure in figures], separators=(",", ":"))
     return Template((source / "template.html").read_text(encoding="utf-8")).substitute(
         title=escape(_TITLE),
         # The browser runs this script and no other, whatever the texts of the figures hold.
@@ -143,12 +136,12 @@ def _page(
             for figure in figures
         ),
         about=_definitions(about),
-        figures="\n".join(_section(figure, pdfs[figure.name], cut[figure.name]) for figure in figures),
+        figures="\n".join(_section(figure, pdfs[figure.name]) for figure in figures),
         data=data.replace("<", "\\u003c"),
     )
 
 
-def _figure_data(figure: FigureData, cut: Sequence[bool]) -> dict[str, Any]:
+def _figure_data(figure: FigureData) -> dict[str, Any]:
     panels = [
         {
             "title": panel.title,
@@ -157,10 +150,9 @@ def _figure_data(figure: FigureData, cut: Sequence[bool]) -> dict[str, Any]:
             "x_log": panel.x_log,
             "y_log": panel.y_log,
             "alt": describe_panel(panel),
-            "cut": cut_here,
             "series": [_series_data(series) for series in panel.series],
         }
-        for panel, cut_here in zip(figure.panels, cut, strict=True)
+        for panel in figure.panels
     ]
     return {"name": figure.name, "label": _label(figure), "panels": panels}
 
@@ -232,11 +224,11 @@ def _margin(verdict: Verdict) -> str:
     return "" if verdict.margin is None else f"{verdict.margin:.4g}"
 
 
-def _section(figure: FigureData, pdf: bytes, cut: Sequence[bool]) -> str:
+def _section(figure: FigureData, pdf: bytes) -> str:
     wide = " wide" if len(figure.panels) > 2 else ""
     link = f"data:application/pdf;base64,{base64.b64encode(pdf).decode()}"
     label = escape(_label(figure))
-    panels = "\n".join(_panel(panel, cut_here) for panel, cut_here in zip(figure.panels, cut, strict=True))
+    panels = "\n".join(map(_panel, figure.panels))
     verdicts = _block("Claims and verdicts", "".join(_verdict(verdict) for verdict in figure.verdicts))
     notes = _block("Missing", _list(figure.missing)) + _block("Errata", _list(figure.errata))
     notes += _block("Settings", _definitions(figure.settings) if figure.settings else "")
@@ -257,9 +249,8 @@ def _section(figure: FigureData, pdf: bytes, cut: Sequence[bool]) -> str:
 </section>"""
 
 
-def _panel(panel: Panel, cut: bool) -> str:
-    note = " ".join(text for text in (panel.note, "The bars do not start at zero." if cut else "") if text)
-    foot = f'<p class="note">{_prose(note)}</p>' if note else ""
+def _panel(panel: Panel) -> str:
+    foot = f'<p class="note">{_prose(panel.note)}</p>' if panel.note else ""
     return (
         f'<figure class="panel"><div class="panel-head"><h3>{escape(panel.title)}</h3></div>'
         f'<div class="canvas" role="img" aria-label="{escape(describe_panel(panel))}"></div>{foot}</figure>'

@@ -4,7 +4,7 @@ A ``plot_*`` function takes data and an optional axis, draws there or on a new f
 state and touches no global one. The caller saves: ``axis.figure.savefig("name.png")``.
 """
 
-from heatbath.plots.figures import cuts_bars, plot_figure, plot_panel, write_figure
+from heatbath.plots.figures import plot_figure, plot_panel, write_figure
 from heatbath.plots.measurements import (
     plot_equilibrium_ratio,
     plot_layer_traces,
@@ -21,7 +21,6 @@ from heatbath.plots.phase_space import (
 )
 
 __all__ = [
-    "cuts_bars",
     "plot_density_over_time",
     "plot_equilibrium_ratio",
     "plot_figure",

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
 from heatbath.panels import FigureData, Panel, Series
@@ -66,18 +64,17 @@ def plot_figure(figure: FigureData) -> Figure:
 
 
 def plot_panel(panel: Panel, ax: Axes | None = None) -> Axes:
-    """Draw one panel: curves with bands, points and bars with whiskers; side by side where they share a category."""
+    """Draw one panel: curves with bands, points with whiskers, side by side where they share a category."""
     ax = new_axis(ax, (4.5, 3.6))
     every = [x for series in panel.series for x in series.x]
     categories = list(dict.fromkeys(map(str, every))) if any(isinstance(x, str) for x in every) else []
     places = sorted({float(x) for x in every}) if not categories else []
-    unit = 1.0 if categories else float(min(np.diff(places), default=1.0))
     # Near zero an interval can reach many decades down; it is cut where it says no more.
     floor = 0.3 * min((y for series in panel.series for y in series.y if y and y > 0.0), default=1.0)
-    beside = [s for s in panel.series if s.style == "bars" or (categories and s.style == "points")]
+    beside = [series for series in panel.series if categories and series.style == "points"]
     for series in panel.series:
         sharing = [[other for other in beside if x in other.x] if series in beside else [series] for x in series.x]
-        widths = np.array([0.8 * unit / len(others) for others in sharing])
+        widths = np.array([0.8 / len(others) for others in sharing])
         shifts = [others.index(series) - 0.5 * (len(others) - 1) for others in sharing]
         x = np.array([categories.index(str(x)) if categories else x for x in series.x], float) + shifts * widths
         y, low, high = (
@@ -96,11 +93,9 @@ def plot_panel(panel: Panel, ax: Axes | None = None) -> Axes:
             ax.plot(x[alone], y[alone], ".", color=colour)
             if whiskers is not None:
                 ax.fill_between(x, low, high, color=colour, alpha=0.17, linewidth=0)
-        elif series.style == "points":
+        else:
             mark = _MARKS[series.colour % len(_MARKS)]
             ax.errorbar(x, y, whiskers, fmt=mark, color=colour, markersize=4.5, capsize=2, elinewidth=1.0, label=name)
-        else:
-            ax.bar(x, y, 0.92 * widths, color=colour, yerr=whiskers, capsize=2, ecolor="#222222", label=name)
     if not _values(panel):
         ax.text(0.5, 0.5, "No data yet", transform=ax.transAxes, ha="center", color=GREY)
     ax.set(xlabel=_plain(panel.x_label), ylabel=_plain(panel.y_label))
@@ -118,16 +113,7 @@ def plot_panel(panel: Panel, ax: Axes | None = None) -> Axes:
         width = 30 if crowded else 20  # where labels are turned, a second line would run into the next one
         ax.set_xticks(range(len(categories)), [_plain(name, width) for name in categories], fontsize=8, **turned)
         ax.set_xlim(-0.5, len(categories) - 0.5)
-    if cuts_bars(panel):
-        values = _values(panel)
-        ax.set_ylim(min(values) - 0.1 * np.ptp(values), max(values) + 0.1 * np.ptp(values))
     return tidy(ax)
-
-
-def cuts_bars(panel: Panel) -> bool:
-    """Return whether bars start above zero, as they must where all are tall and differ little."""
-    values = _values(panel) if any(series.style == "bars" for series in panel.series) else []
-    return bool(values) and not panel.y_log and 0.0 < min(values) < max(values) < 2.0 * min(values)
 
 
 def write_figure(figure: Figure, path: str | Path) -> None:
@@ -137,12 +123,10 @@ def write_figure(figure: Figure, path: str | Path) -> None:
         figure.savefig(path, dpi=200, metadata=undated.get(Path(path).suffix))
 
 
-def _key(figure: FigureData, series: Series) -> Artist:
+def _key(figure: FigureData, series: Series) -> Line2D:
     """What the legend shows of a name: all that its series are drawn as."""
     styles = {one.style for panel in figure.panels for one in panel.series if one.name == series.name}
     colour = COLOURS[series.colour % len(COLOURS)]
-    if styles == {"bars"}:
-        return Patch(color=colour)
     dash: Any = _DASHES[series.colour % len(_DASHES)] if "line" in styles else "none"
     mark = _MARKS[series.colour % len(_MARKS)] if "points" in styles else "none"
     return Line2D([], [], color=colour, linestyle=dash, linewidth=1.3, marker=mark, markersize=4.5)

@@ -23,7 +23,6 @@ function addLegend(figure, holder) {
 // All that the series of a colour are drawn as: dash and mark tell them apart where the colour does not.
 function swatch(colour, styles) {
   const shapes = {
-    bars: () => draw("rect", { class: "bar", x: 12, y: 0, width: 12, height: 12 }),
     line: () => draw("path", { class: "curve", d: "M0 6h36", "stroke-dasharray": DASHES[variant(colour)] || "none" }),
     points: () => draw("path", { class: "mark", d: MARKS[variant(colour)](5), transform: "translate(18 6)" }),
   };

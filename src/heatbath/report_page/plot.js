@@ -95,26 +95,23 @@ class Plot {
     new ResizeObserver(() => this.draw()).observe(holder);
   }
 
-  // Finds where each point stands; series that share a place with bars or categories stand side by side.
+  // Finds where each point stands; points that share a category stand side by side.
   place() {
     const { series, x_log, y_log } = this.panel;
     const all = series.flatMap((one) => one.x);
     this.categories = all.some((x) => typeof x === "string") ? [...new Set(all.map(String))] : null;
     const u = (x) => (this.categories ? this.categories.indexOf(String(x)) : x_log ? Math.log10(x) : x);
     const v = (y) => (y === null || y === undefined ? NaN : y_log ? Math.log10(y) : y);
-    const places = [...new Set(all.map(u))].sort((a, b) => a - b);
-    const gaps = places.slice(1).map((value, i) => value - places[i]);
-    this.unit = this.categories ? 1 : gaps.length ? Math.min(...gaps) : 1;
-    const beside = series.filter((one) => one.style === "bars" || (this.categories && one.style === "points"));
+    const beside = series.filter((one) => this.categories && one.style === "points");
     this.sets = series.map((one) => {
       const points = one.x.map((x, i) => {
         const sharing = beside.filter((other) => other.x.includes(x));
         const slots = sharing.includes(one) ? sharing.length : 1;
-        const shift = slots > 1 ? ((sharing.indexOf(one) - (slots - 1) / 2) * 0.8 * this.unit) / slots : 0;
+        const shift = slots > 1 ? ((sharing.indexOf(one) - (slots - 1) / 2) * 0.8) / slots : 0;
         // A lower end that has no logarithm lies below every axis.
         const low = y_log && one.low?.[i] <= 0 && one.low[i] !== null ? -Infinity : v(one.low?.[i]);
         const high = v(one.high?.[i]);
-        return { i, u: u(x) + shift, v: v(one.y[i]), low, high, width: (0.8 * this.unit) / slots };
+        return { i, u: u(x) + shift, v: v(one.y[i]), low, high };
       });
       return { ...one, points: points.map((p) => (isFinite(p.u) && isFinite(p.v) ? p : null)) };
     });
@@ -127,16 +124,12 @@ class Plot {
   extent() {
     const seen = this.visible();
     const sets = (seen.length ? seen : this.sets).map((set) => ({ ...set, points: set.points.filter(Boolean) }));
-    const us = sets.flatMap((set) => set.points.flatMap((p) => (set.style === "bars" ? [p.u - p.width / 2, p.u + p.width / 2] : [p.u])));
+    const us = sets.flatMap((set) => set.points.map((p) => p.u));
     // Near zero an interval can reach many decades down on a logarithmic axis; it is cut where it says no more.
     const floor = this.panel.y_log ? Math.min(...sets.flatMap((set) => set.points.map((p) => p.v))) - 0.5 : -Infinity;
     const vs = sets.flatMap((set) => set.points.flatMap((p) => [p.v, Math.max(p.low, floor), p.high])).filter(isFinite);
     const x = this.categories ? [-0.5, this.categories.length - 0.5] : pad(us, 0.03);
-    const y = pad(vs, 0.06);
-    // Bars stand on zero, unless that would hide how they differ; the note then says so.
-    const bars = sets.some((set) => set.style === "bars") && !this.panel.y_log;
-    if (bars && !this.panel.cut) [y[0], y[1]] = [Math.min(vs.length ? Math.min(...vs) * 1.05 : 0, 0), Math.max(y[1], 0)];
-    return { x, y };
+    return { x, y: pad(vs, 0.06) };
   }
 
   show(view) {
@@ -177,7 +170,7 @@ class Plot {
     const h = height - 10 - bottom;
     const sx = (u) => left + ((u - x[0]) / (x[1] - x[0])) * w;
     const sy = (v) => 10 + (1 - (v - y[0]) / (y[1] - y[0])) * h;
-    this.frame = { left, top: 10, w, h, sx, sy, x, y, log: this.panel.y_log };
+    this.frame = { left, top: 10, w, h, sx, sy, x, y };
     const axes = draw("g");
     for (const [at, label] of yTicks) {
       axes.append(draw("path", { class: "grid", d: `M${left} ${sy(at)}h${w}` }));
@@ -273,7 +266,7 @@ function pad(values, part) {
   return [low - room, high + room];
 }
 
-function drawSeries({ style, colour, points }, { sx, sy, y, log }) {
+function drawSeries({ style, colour, points }, { sx, sy, y }) {
   const group = draw("g", { class: `series ${style} s${hue(colour)}`, "data-colour": colour });
   const bounded = (p) => p && !isNaN(p.low) && isFinite(p.high);
   const foot = (p) => Math.max(p.low, y[0] - (y[1] - y[0]));
@@ -292,15 +285,8 @@ function drawSeries({ style, colour, points }, { sx, sy, y, log }) {
     return group;
   }
   for (const p of points.filter(Boolean)) {
-    if (style === "bars") {
-      const [from, to] = [sx(p.u - p.width * 0.46), sx(p.u + p.width * 0.46)];
-      const floor = sy(log ? y[0] : Math.max(y[0], Math.min(0, y[1])));
-      const [top, end] = [Math.min(sy(p.v), floor), Math.max(sy(p.v), floor)];
-      group.append(draw("rect", { class: "bar", x: from, y: top, width: to - from, height: end - top }));
-    }
     if (whiskers(p)) group.append(draw("path", { class: "whisker", d: whiskers(p) }));
-    if (style === "points")
-      group.append(draw("path", { class: "mark", d: MARKS[variant(colour)](4), transform: `translate(${sx(p.u)} ${sy(p.v)})` }));
+    group.append(draw("path", { class: "mark", d: MARKS[variant(colour)](4), transform: `translate(${sx(p.u)} ${sy(p.v)})` }));
   }
   return group;
 }
