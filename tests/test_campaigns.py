@@ -39,6 +39,26 @@ def test_runs_that_stand_at_different_epochs_are_stacked_apart(gpu, tmp_path):
     runner.run(CONFIGS, tmp_path / "again", "cuda")
 
 
+def test_resumed_together_each_run_still_names_its_own_checkpoint(gpu, tmp_path):
+    pair, files = CONFIGS[:2], []
+    for config in pair:
+        gpu.stop_at = (config.run, 2)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run([config], tmp_path, "cuda")
+    shelf = {run: found.file.name for run, found in Shelf(tmp_path / "checkpoints").find(c.run for c in pair).items()}
+
+    def look(_):
+        with Store(tmp_path, read_only=True) as store:
+            files.append({config.run: store.traces(config.run).checkpoint for config in pair})
+
+    gpu.sizes.clear()
+    runner.run(pair, tmp_path, "cuda", progress=look)
+    assert gpu.sizes == [2]
+    assert len(set(shelf.values())) == 2
+    assert shelf in files
+    assert all(found == shelf or not {*found.values()} & {*shelf.values()} for found in files)
+
+
 def test_checkpoints_now_and_then_lose_no_numbers(gpu, tmp_path):
     expected = alone(CONFIGS)
     gpu.stop_at = (CONFIGS[2].run, 3)

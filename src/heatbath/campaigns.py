@@ -274,7 +274,9 @@ class Campaign:
                 status = "finished" if first + len(epochs) == config.epochs else "running"
             else:  # it has diverged before
                 continue
-            words = {**self._words, "precision": last.precision, "checkpoint": last.checkpoint}
+            file = task.sources[k] if last.restored else None
+            checkpoint = last.checkpoint if file is None else file.name
+            words = {**self._words, "precision": last.precision, "checkpoint": checkpoint}
             yield Update(config.run, first, epochs, status, seconds, **words)
 
     def _remove_partial(self, is_theirs: Callable[[str], bool]) -> None:

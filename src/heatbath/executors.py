@@ -75,7 +75,7 @@ class Report:
         first: how many epochs came before.
         measured: for each run; nothing for one that has diverged before.
         diverged: the runs whose loss is no number after that.
-        checkpoint: the file that has it all, if one was written.
+        checkpoint: the file that has it all, if one was written; what is restored is in the task's sources.
         durable: whether it is time to record it: there is a checkpoint, or the stack has ended.
         restored: whether it was measured by an earlier process and read from a checkpoint.
         seconds: that it took, for the whole stack.
@@ -120,7 +120,7 @@ class Trainer:
             stack = Stack(task.configs, self.dataset(first), device=device, states=states, data_dir=data_dir)
             if states is not None:
                 kept = tuple(map(tuple, curves))
-                yield Report(0, kept, restored=True, checkpoint=str(task.sources[0]), precision=stack.precision)
+                yield Report(0, kept, restored=True, precision=stack.precision)
             alive = {config.run: k for k, config in enumerate(task.configs)}
             saver = Saver(self._settings.checkpoints, task.name)
             saved = time.monotonic()
