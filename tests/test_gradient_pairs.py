@@ -38,9 +38,16 @@ def test_halves():
     assert reading["temperature"] == pytest.approx(0.1 * reading["trace"] / (2 * 9 * len(one)), rel=1e-10)
 
 
-def test_statistics_of_a_layer_of_two_names_are_left_as_they_were():
+class Saving(nn.Sequential):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, Saving])
+def test_statistics_of_a_layer_of_two_names_are_left_as_they_were(kind):
+    """Also where it runs in the backward pass a second time."""
     layer = nn.BatchNorm1d(5).double()
-    model = nn.Sequential(layer, layer, small_network())
+    model = nn.Sequential(kind(nn.Linear(5, 5).double(), layer, layer), small_network())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     mean, before = layer.running_mean, layer.running_mean.clone()
     Thermometer(model, optimizer, interval=1).observe(cross_entropy, *batch(0))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from heatbath.noise import measure_noise
 from noise_problems import EXACT, Named, Phase, check, linear_problem, sample_rows
@@ -102,6 +103,23 @@ def test_a_layer_of_two_names_is_left_as_it_was(method):
     ]
     if method == "exact":
         check(noise, sample_rows(model, F.mse_loss, x, x.flip(1)), **EXACT)
+
+
+def test_statistics_of_a_checkpointed_layer_are_left_as_they_were():
+    """Its second run, which keeps statistics too, is in the backward pass."""
+
+    class Saving(nn.Sequential):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    model, x, y = linear_problem(0)
+    model = nn.Sequential(Saving(nn.Linear(3, 3), nn.BatchNorm1d(3)), model).double()
+    buffers, state = [*model.buffers()], copy.deepcopy(model.state_dict())
+    noise = measure_noise(model, F.mse_loss, x, y)
+    assert all(now is then for now, then in zip(model.buffers(), buffers, strict=True))
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    plain = nn.Sequential(nn.Sequential(*model[0]), model[1])
+    assert noise.trace == pytest.approx(measure_noise(plain, F.mse_loss, x, y).trace, rel=1e-12)
 
 
 def test_complex_parameters_count_as_their_two_parts():

@@ -258,9 +258,44 @@ def test_a_shared_gradient_is_multiplied_once():
     torch.testing.assert_close(a.detach(), torch.full((2,), -0.1 * handle.rate))
 
 
+class Wrapper(torch.optim.Optimizer):
+    """What Accelerate and others hand out: an optimizer by type, with no hooks of its own."""
+
+    def __init__(self, name, optimizer):
+        setattr(self, name, optimizer)
+        self.name, self.param_groups = name, optimizer.param_groups
+
+    def step(self):
+        getattr(self, self.name).step()
+
+
+@pytest.mark.parametrize("name", ["optimizer", "optim"])
+@pytest.mark.parametrize("draws", ["randomize", "RandomLR"])
+def test_an_optimizer_inside_a_wrapper_without_hooks(name, draws):
+    parameters, optimizer = make(torch.optim.SGD, lr=0.1, momentum=0.9)
+    twins, ours = make(hb.RandomSGD, lr=0.1, momentum=0.9, law=LAW, coupling="update", seed=4)
+    wrapper = Wrapper(name, Wrapper(name, optimizer))
+    if draws == "randomize":
+        hb.randomize(wrapper, LAW, coupling="update", seed=4)
+    else:
+        scheduler = hb.RandomLR(wrapper, LAW, seed=4)
+    for row in gradients(parameters, 12):
+        walk(wrapper, parameters, [row])
+        walk(ours, twins, [row])
+        assert optimizer.param_groups[0]["lr"] == 0.1
+        if draws == "RandomLR":
+            scheduler.step()
+    for p, twin in zip(parameters, twins, strict=True):
+        torch.testing.assert_close(p, twin)
+    with pytest.raises(ValueError, match="already"):
+        hb.randomize(optimizer)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "word"),
     [
+        (lambda o: hb.randomize(Wrapper("inside", o)), TypeError, "Wrapper.*hooks"),
+        (lambda o: hb.RandomLR(Wrapper("inside", o)), TypeError, "Wrapper.*hooks"),
         (lambda o: hb.randomize(o, "gauss"), ValueError, "gauss"),
         (lambda o: hb.randomize(o, coupling="both"), ValueError, "both"),
         (lambda o: hb.randomize(o, seed=-1), ValueError, "seed"),

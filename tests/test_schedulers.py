@@ -169,6 +169,19 @@ def test_cosine_cycle_is_the_paper_s_formula(period):
     )
 
 
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["float", "tensor"])
+def test_cosine_cycle_may_be_asked_twice_for_the_first_rate(lr):
+    _, optimizer = make(lr)
+    scheduler = hb.CosineCycleLR(optimizer, 4)
+    for k in range(10):  # as wrappers of schedulers do, Ignite's for one, which know nothing of the first step
+        scheduler.last_epoch = k
+        scheduler._get_lr_called_within_step = True
+        rate = scheduler.get_lr()[0]
+        scheduler._get_lr_called_within_step = False
+        assert float(rate) == pytest.approx(0.1 * (1 + math.cos(math.pi * k / 4)), abs=1e-16)
+        optimizer.param_groups[0]["lr"] = rate
+
+
 def test_cosine_cycle_resumes_by_state_and_by_last_epoch_even_at_zero():
     _, optimizer = make()
     scheduler = hb.CosineCycleLR(optimizer, 3)

@@ -119,6 +119,45 @@ def test_thermometer_averages_its_readings():
         np.testing.assert_allclose([reading[key] for reading in histories[1]], expected, rtol=1e-12)
 
 
+def test_schedule_of_the_momentum_does_not_lag_behind():
+    """As of `OneCycleLR`: pure noise, of which the velocity keeps the more the higher the momentum."""
+    model = Bowl(np.zeros(2000))
+    optimizer = hb.RandomSGD(model.parameters(), 1e-3, momentum=0.95, law=hb.Uniform(1.0), coupling="update")
+    thermometer = Thermometer(model, optimizer, interval=5, decay=0.95)
+    noise = torch.randn(300, 4, 2000, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for k, xi in enumerate(noise):
+        optimizer.param_groups[0]["momentum"] = 0.95 if k < 200 else 0.8
+        step(model, optimizer, thermometer, xi)
+        if k in (199, 299):
+            assert thermometer.kinetic_temperature == pytest.approx(thermometer.temperature, rel=0.1)
+    assert thermometer.temperature == pytest.approx(1e-3 * (1 + 0.2 / 1.8 / 3) / (2 * 4 * 0.2), rel=0.05)
+
+
+def test_an_optimizer_inside_a_wrapper_without_hooks():
+    class Wrapper(torch.optim.Optimizer):
+        """An optimizer by type, as Accelerate hands it out."""
+
+        def __init__(self, optimizer):
+            self.optimizer, self.param_groups, self.defaults = optimizer, optimizer.param_groups, optimizer.defaults
+
+        def zero_grad(self):
+            self.optimizer.zero_grad()
+
+        def step(self):
+            self.optimizer.step()
+
+    histories = []
+    for wrap in (Wrapper, lambda optimizer: optimizer):
+        model = Bowl(np.ones(5))
+        optimizer = wrap(hb.RandomSGD(model.parameters(), 0.1, momentum=0.5, seed=1))
+        thermometer = Thermometer(model, optimizer, interval=1)
+        for xi in torch.randn(5, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)):
+            step(model, optimizer, thermometer, xi)
+        histories.append(thermometer.history)
+    assert len(histories[0]) == 5
+    assert histories[0] == histories[1]
+
+
 def test_parameters_that_are_set_free_begin_anew():
     """A layer that joins brings most of the noise: an average with the sums before it would be too cold for long."""
     model = small_network()
@@ -314,7 +353,16 @@ class TestBadInput:
             thermometer.observe(nn.CrossEntropyLoss(reduction="sum"), *batch(0))
         with pytest.raises(ValueError, match="one number"):
             thermometer.observe(nn.CrossEntropyLoss(reduction="none"), *batch(0))
-        thermometer.observe(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]).double()), *batch(0))
+
+    def test_loss_that_weighs_the_halves_is_no_sum(self):
+        """If one half has all of the weight and of the loss, the loss of the batch is the sum of those of both."""
+        model = small_network()
+        thermometer = Thermometer(model, torch.optim.SGD(model.parameters(), 0.1), interval=1)
+        with torch.no_grad():
+            model[-1].bias.copy_(torch.tensor([20.0, 0.0, 0.0]))
+        targets = torch.tensor([0, 0, 0, 1, 0, 0, 0, 0])
+        thermometer.observe(nn.CrossEntropyLoss(weight=torch.tensor([1e-3, 1.0, 1.0]).double()), batch(0)[0], targets)
+        assert thermometer._halves[0][0] > 0.0
 
     def test_gradients_that_are_not_finite(self):
         model, optimizer, thermometer = self.make()

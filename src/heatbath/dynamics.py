@@ -23,6 +23,7 @@ from torch.optim import SGD, Optimizer
 from heatbath.gradients import as_real
 from heatbath.laws import Constant, Law
 from heatbath.optimizer import RandomSGD
+from heatbath.randomizer import hooked_optimizer
 from heatbath.thermostat import Thermostat
 
 PAIRS = ("xx", "xg", "xb", "gg", "gb", "bb")  # x: position, b: velocity, both after the step, g: gradient of the loss
@@ -204,8 +205,9 @@ def gram(vectors: Iterable[Sequence[Tensor]]) -> Tensor | None:
     return total
 
 
-def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
-    """Raise if the optimizer's step is not SGD's, or not a step of this model."""
+def check_optimizer(model: nn.Module, optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer whose steps can be watched; raise if its step is not SGD's, or not a step of this model."""
+    optimizer = hooked_optimizer(optimizer)
     knobs = set(optimizer.defaults)
     if not isinstance(optimizer, SGD) and (not knobs >= _SGD_KNOBS or knobs & _OTHER_KNOBS):
         raise TypeError(
@@ -223,6 +225,7 @@ def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
         raise ValueError("the optimizer holds none of the model's parameters: give the model that it trains")
     if any(hasattr(p, "full_tensor") for group in optimizer.param_groups for p in group["params"]):
         raise TypeError("Thermometer does not support sharded parameters (FSDP, tensor parallelism)")
+    return optimizer
 
 
 def _vectors(optimizer: Optimizer, parameter: Tensor, has_velocity: bool) -> list[Tensor]:

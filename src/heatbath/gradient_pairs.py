@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from torch.utils.hooks import unserializable_hook
 
 from heatbath.dynamics import gram, widest
-from heatbath.gradients import LossFn, call_arguments, call_with, innermost, leaves, map_leaves
+from heatbath.gradients import LossFn, call_model, call_with, innermost, is_sum, leaves, map_leaves
 
 
 class GradientParts:
@@ -146,22 +146,25 @@ def compare_halves(
         raise ValueError(f"a batch of {size} has no two halves to compare: the noise needs at least 2 samples a step")
     parameters = [p for group in groups for p in group]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    outputs, losses, grads = [], [], []
+    outputs, grads = [], []
+
+    def differentiate(part: slice) -> tuple[Any, tuple[Tensor | None, ...]]:
+        output = call_model(model, _cut(inputs, part))
+        loss = loss_fn(output, _cut(targets, part))
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise ValueError("loss_fn must return one number, the mean over the batch (reduction='mean')")
+        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        return tree_map_only(Tensor, Tensor.detach, output), found
+
     with torch.enable_grad(), torch.random.fork_rng(sorted({p.get_device() for p in parameters if p.is_cuda})):
         for part in (slice(0, half), slice(half, 2 * half)):
-            rows = _cut(inputs, part)
-            args, kwargs = call_arguments(rows)
-            output = call_with(model, buffers, args, kwargs) if buffers else model(*args, **kwargs)
-            loss = loss_fn(output, _cut(targets, part))
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                raise ValueError("loss_fn must return one number, the mean over the batch (reduction='mean')")
-            grads.append(torch.autograd.grad(loss, parameters, allow_unused=True))
-            outputs.append(tree_map_only(Tensor, Tensor.detach, output))
-            losses.append(loss.detach())
-            del output, loss  # the graph, before the second one is built
+            run = partial(differentiate, part)
+            output, found = call_with(model, buffers, run) if buffers else run()
+            outputs.append(output)
+            grads.append(found)
     with torch.no_grad():
         if checks_loss:
-            _check_mean(loss_fn, outputs, _cut(targets, slice(0, 2 * half)), losses, half)
+            _check_mean(loss_fn, outputs[0], _cut(targets, slice(0, half)), half)
         pairs, results = iter(zip(*grads, strict=True)), []
         for group in groups:
             mine = [pair for pair in (next(pairs) for _ in group) if pair[0] is not None and pair[1] is not None]
@@ -181,16 +184,20 @@ def _cut(data: Any, part: slice) -> Any:
     return map_leaves(data, lambda leaf: leaf[part] if isinstance(leaf, Tensor) and leaf.dim() else leaf)
 
 
-def _check_mean(loss_fn: LossFn, outputs: list[Any], targets: Any, losses: list[Tensor], half: int) -> None:
-    """Put the halves' outputs together: a mean over the batch gives the mean of their losses, a sum the sum."""
-    found = [leaf for leaf in tree_leaves(outputs) if leaf is not None]
+def _check_mean(loss_fn: LossFn, output: Any, targets: Any, half: int) -> None:
+    """Give the same samples again and again: a mean stays as it is, a sum grows."""
+    found = [leaf for leaf in tree_leaves(output) if leaf is not None]
     if not all(isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == half for leaf in found):
         return  # the model returns something else than one output a sample: nothing to put together
-    whole = loss_fn(
-        tree_map(lambda *both: torch.cat(both) if isinstance(both[0], Tensor) else both[0], *outputs), targets
+
+    def repeat(leaf: Any, times: int) -> Any:
+        return torch.cat([leaf] * times) if isinstance(leaf, Tensor) and leaf.dim() else leaf
+
+    once, twice, thrice = (
+        loss_fn(tree_map(partial(repeat, times=times), output), map_leaves(targets, partial(repeat, times=times)))
+        for times in (1, 2, 3)
     )
-    value, total = float(whole), float(losses[0] + losses[1])
-    if abs(value - total) < abs(value - 0.5 * total):
+    if is_sum(float(once), float(twice), float(thrice), once.dtype):
         raise ValueError(
             "loss_fn sums over the batch: it must be the mean (reduction='mean'), as the noise of a sum grows with the "
             "batch and the temperature of the formula is not that of the step"

@@ -27,8 +27,7 @@ class Objective:
     """The mean loss of a model as a pure function of its trainable parameters.
 
     Tied parameters count once, under their first name, complex ones as their real and imaginary parts. Wrappers for
-    data-parallel training and compilation are taken off. A tuple or list of inputs is passed as positional arguments, a
-    dict as keyword arguments.
+    data-parallel training and compilation are taken off.
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
@@ -39,10 +38,9 @@ class Objective:
         self._complex = {name for name, p in trainable.items() if p.is_complex()}
         if not self.parameters:
             raise ValueError(
-                "the model has no trainable parameters, so there is no gradient to measure: set requires_grad on some"
+                "the model has no trainable parameters, so that it has no gradient: set requires_grad on some"
             )
         self.device = next(iter(self.parameters.values())).device
-        self._call = _ModelWithLoss(model, loss_fn)
 
     @property
     def dimension(self) -> int:
@@ -56,21 +54,18 @@ class Objective:
 
     def __call__(self, parameters: dict[str, Tensor], inputs: Data, targets: Data) -> Tensor:
         """Return the loss at ``parameters``; a layer that keeps statistics writes into copies of its buffers."""
-        complex_ = {name: torch.view_as_complex(parameters[name]) for name in self._complex}
-        state = {f"model.{name}": p for name, p in {**parameters, **complex_}.items()}
-        state |= {f"model.{name}": b.clone() for name, b in self.model.named_buffers()}
-        loss = call_with(self._call, state, (inputs, targets))
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
-            raise ValueError(f"loss_fn must return one number, the mean over samples (reduction='mean'), got {what}")
-        return loss.reshape(())
+        return cast("Tensor", self.within(parameters, lambda: self._loss(inputs, targets)))
 
     def gradient(self, inputs: Data, targets: Data) -> tuple[list[Tensor], Tensor]:
         """Return the gradient of the mean loss, a tensor for each parameter, and the loss."""
+        leaves = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
+
+        def differentiate() -> tuple[Tensor, tuple[Tensor, ...]]:
+            loss = self._loss(inputs, targets)
+            return loss, torch.autograd.grad(loss, [*leaves.values()], allow_unused=True, materialize_grads=True)
+
         with torch.enable_grad():
-            leaves = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
-            loss = self(leaves, inputs, targets)
-            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+            loss, found = self.within(leaves, differentiate)
         # Of a parameter that the loss does not depend on, some releases of torch return zeros that require a gradient.
         dense = [g.detach().to_dense() if g.is_sparse else g.detach() for g in found]
         return [widened(g) for g in dense], loss.detach()
@@ -84,6 +79,19 @@ class Objective:
             return self(parameters, *sample)
 
         return torch.func.vmap(what(loss), in_dims=(None, 0))(self.parameters, [*leaves(inputs), *leaves(targets)])
+
+    def within(self, parameters: dict[str, Tensor], function: Callable[[], Any]) -> Any:
+        """Return what a function of the model returns at ``parameters``, with copies of the buffers."""
+        complex_ = {name: torch.view_as_complex(parameters[name]) for name in self._complex}
+        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
+        return call_with(self.model, {**parameters, **complex_, **buffers}, function)
+
+    def _loss(self, inputs: Data, targets: Data) -> Tensor:
+        loss = self.loss_fn(call_model(self.model, inputs), targets)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+            raise ValueError(f"loss_fn must return one number, the mean over samples (reduction='mean'), got {what}")
+        return loss.reshape(())
 
     @contextmanager
     def randomness(self, seed: int) -> Iterator[None]:
@@ -219,13 +227,19 @@ def innermost(model: nn.Module) -> nn.Module:
             return model
 
 
-def call_with(
-    model: nn.Module, tensors: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
-) -> Any:
-    """Return what the model returns with these tensors, under their first names, in place of its own.
+def call_model(model: nn.Module, inputs: Data) -> Any:
+    """Return the model's outputs: a tuple or list of inputs are positional arguments, a dict keyword arguments."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
-    A tied tensor is replaced wherever it is, and each place once: torch's own tying replaces those of a layer that has
-    several names as often, and then puts the replacement back in place of the original.
+
+def call_with(model: nn.Module, tensors: dict[str, Tensor], function: Callable[[], Any]) -> Any:
+    """Return what a function that calls the model returns with these tensors, under their first names, in its places.
+
+    A backward pass belongs inside: a checkpointed layer runs again in it, and writes into its buffers again. A tied
+    tensor is replaced wherever it is, and each place once: torch's own tying replaces those of a layer that has several
+    names as often, and then puts the replacement back in place of the original.
     """
     first: dict[int, str] = {}
     places: dict[str, Tensor] = {}
@@ -233,8 +247,10 @@ def call_with(
         for members in (layer.named_parameters, layer.named_buffers):
             for name, tensor in members(prefix, recurse=False, remove_duplicate=False):
                 if (known := first.setdefault(id(tensor), name)) in tensors:
-                    places[name] = tensors[known]
-    return torch.func.functional_call(model, places, args, kwargs, tie_weights=False)
+                    places[f"model.{name}"] = tensors[known]
+    whole = nn.Module()  # of which the function is the forward pass, with all that it does to the model
+    whole.model, whole.forward = model, function
+    return torch.func.functional_call(whole, places, (), tie_weights=False)
 
 
 def as_real(tensor: Tensor) -> Tensor:
@@ -252,8 +268,7 @@ def check_mean_reduction(objective: Objective, inputs: Data, targets: Data, seed
             raise ValueError(
                 f"the loss is {float(loss)}: there is no gradient to measure at these weights on these data"
             )
-        buffers = {name: b.clone() for name, b in objective.model.named_buffers()}
-        outputs = call_with(objective.model, buffers, *call_arguments(inputs))
+        outputs = objective.within(objective.parameters, lambda: call_model(objective.model, inputs))
         if not all(isinstance(x, Tensor) for x in leaves(outputs)):
             return  # outputs of a type of their own, which cannot be repeated here
         once = float(objective.loss_fn(outputs, targets))
@@ -262,13 +277,18 @@ def check_mean_reduction(objective: Objective, inputs: Data, targets: Data, seed
             twice, thrice = (float(objective.loss_fn(*both)) for both in repeats)
         except Exception:  # whatever the loss raises: these outputs cannot be repeated by hand, nor the loss be checked
             return
-    growth, rounding = twice - once, torch.finfo(loss.dtype).eps
-    is_linear = abs(thrice - twice - growth) <= max(1e-2, 8.0 * rounding) * abs(growth)
-    if is_linear and abs(growth) > rounding**0.5 * abs(once):  # what does not grow is a penalty on the weights
+    if is_sum(once, twice, thrice, loss.dtype):
         raise ValueError(
             f"loss_fn sums over the samples: the same {samples} samples given twice have loss {twice:.6g}, once "
             f"{once:.6g}; it must average (reduction='mean'), or the noise would depend on the batch size"
         )
+
+
+def is_sum(once: float, twice: float, thrice: float, dtype: torch.dtype) -> bool:
+    """Whether a loss in this precision grows alike each time the same samples are given again."""
+    growth, rounding = twice - once, torch.finfo(dtype).eps
+    is_linear = abs(thrice - twice - growth) <= max(1e-2, 8.0 * rounding) * abs(growth)
+    return is_linear and abs(growth) > rounding**0.5 * abs(once)  # what does not grow is a penalty on the weights
 
 
 def why_no_sample_gradients(objective: Objective, inputs: Data, targets: Data, seed: int) -> str | None:
@@ -299,26 +319,6 @@ def activation_bytes(objective: Objective, inputs: Data, targets: Data) -> int:
         loss = objective(leaves, inputs, targets)  # alive until here, so that no address is counted for two tensors
     del loss
     return sum(seen.values())
-
-
-class _ModelWithLoss(nn.Module):
-    """The loss inside the module, so that a penalty on the model's weights is a function of the parameters too."""
-
-    def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
-        super().__init__()
-        self.model = model
-        self._loss_fn = (loss_fn,)  # in a tuple: the parameters of a loss that is a module are not the model's
-
-    def forward(self, inputs: Data, targets: Data) -> Tensor:
-        args, kwargs = call_arguments(inputs)
-        return self._loss_fn[0](self.model(*args, **kwargs), targets)
-
-
-def call_arguments(inputs: Data) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and keyword arguments that inputs stand for: a tuple or list, a dict, or a single one."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 
 def _why_not_here(objective: Objective, inputs: Data, targets: Data, seed: int) -> str | None:

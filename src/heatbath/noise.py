@@ -181,8 +181,9 @@ def measure_noise(
     Method "exact" takes the gradient of each sample by ``torch.func``. Method "two-batch" takes the gradients of ``K``
     disjoint mini-batches of ``C`` samples, by plain backward passes: ``C`` times the variance between them is unbiased
     for ``S1``, at a larger error. It serves where a sample has no gradient of its own: dropout is then part of the
-    noise, and with BatchNorm in training mode the result belongs to the ``batch_size`` of the measurement, for which
-    that of the training is the choice. "auto" takes the exact method where it exists and fits into memory.
+    noise, and with BatchNorm in training mode, or with a loss that couples the samples of a batch (contrastive ones,
+    class weights), the result belongs to the ``batch_size`` of the measurement, for which that of the training is the
+    choice. "auto" takes the exact method where it exists and fits into memory.
 
     The model is left as it was: weights, ``.grad``, ``requires_grad``, buffers, mode, and the global random state.
 
@@ -198,7 +199,8 @@ def measure_noise(
             or a dict by parameter name in which those left out are zero. They are scaled to length 1.
         spectrum_samples: at most so many rows, drawn at random, enter the spectrum and the effective rank, whose error
             falls as their number grows; the time for them grows with its square. Beyond what fits into memory at once
-            they are computed again.
+            they are computed again: if half the budget holds ``H`` of ``K`` rows, each one ``K / (2 H)`` times. For a
+            large network take fewer, or a larger budget.
         memory_budget: bytes for gradients and the activations of a chunk, from which the chunk size follows; the
             temporary memory of the kernels comes on top.
         chunk_size: samples at a time in method "exact", in place of what the budget gives; no result depends on it.

@@ -38,19 +38,36 @@ def randomize(
     handle beside the optimizer's to resume exactly. Copies of the optimizer are plain: randomize them anew.
 
     Raises:
-        TypeError: not an optimizer, or the law is not one.
+        TypeError: not an optimizer, one that runs no hooks, or the law is not one.
         ValueError: unknown coupling or law, a seed out of range, or the optimizer is randomized already.
     """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
     if coupling not in COUPLINGS:
         raise ValueError(f"coupling must be one of {', '.join(map(repr, COUPLINGS))}, got {coupling!r}")
+    optimizer = hooked_optimizer(optimizer)
     if getattr(optimizer, "_randomizer", None) is not None:
         raise ValueError("this optimizer is randomized already; call remove() on the handle first")
     if getattr(optimizer, "_puts_base_lr_back", False):
         raise ValueError("this optimizer has a RandomLR already; use RandomLR or randomize, not both")
     refuse_random_sgd(optimizer)
     return Randomizer(optimizer, parse_law(law), coupling, check_integer("seed", seed))
+
+
+def hooked_optimizer(optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer whose steps run hooks: this one, or the one that it wraps.
+
+    Some wrappers (of Accelerate, `PostLocalSGDOptimizer`, ...) are optimizers by type but were never set up as such.
+
+    Raises:
+        TypeError: there is none.
+    """
+    if hasattr(optimizer, "_optimizer_step_post_hooks"):
+        return optimizer
+    for name in ("optimizer", "optim"):
+        if isinstance(inner := getattr(optimizer, name, None), Optimizer):
+            return hooked_optimizer(inner)
+    raise TypeError(f"optimizer, a {type(optimizer).__name__}, runs no step hooks: give the one that it wraps")
 
 
 def refuse_random_sgd(optimizer: Optimizer) -> None:

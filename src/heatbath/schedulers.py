@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer
 from heatbath.draws import Multipliers, check_integer
 from heatbath.group_settings import refuse_other_draws
 from heatbath.laws import Law, Uniform, parse_law
-from heatbath.randomizer import refuse_random_sgd
+from heatbath.randomizer import hooked_optimizer, refuse_random_sgd
 from heatbath.rehearsals import is_rehearsal
 from heatbath.tracing import outside_graphs
 
@@ -38,7 +38,8 @@ class RandomLR(LRScheduler):
     ...) and `CosineCycleLR` may come after it too; so may `ReduceLROnPlateau` with ``eps=0`` and without ``min_lr``:
     both are compared with the multiplied rate, and the default ``eps`` drops a reduction that falls on a draw near 0.
     ``heatbath.randomize(optimizer, law, coupling="update")`` has no such rule: it never shows the random rate in
-    ``lr``, and mixes with any scheduler in any order.
+    ``lr``, and mixes with any scheduler in any order. So does `RandomSGD`. Take one of these where a framework steps
+    the schedulers of the epoch itself, and last, as Lightning does: nothing tells of a rate set outright there.
 
     While a mini-batch is under way each group holds the rate without the multiplier as ``base_lr`` and the multiplier
     as ``lr_factor``; ``optimizer.step()`` ends by putting ``lr`` back to ``base_lr``, so that multipliers never
@@ -70,11 +71,11 @@ class RandomLR(LRScheduler):
         self._multipliers = Multipliers(self.law, self.seed)
         if isinstance(optimizer, Optimizer):
             refuse_random_sgd(optimizer)
-        if getattr(optimizer, "_randomizer", None) is not None:
-            raise ValueError("the optimizer is randomized already; use RandomLR or randomize, not both")
+            if getattr(hooked_optimizer(optimizer), "_randomizer", None) is not None:
+                raise ValueError("the optimizer is randomized already; use RandomLR or randomize, not both")
         super().__init__(optimizer, last_epoch)
         self._watch_steps()
-        optimizer._is_before_first_draw = True  # type: ignore[attr-defined]
+        hooked_optimizer(optimizer)._is_before_first_draw = True  # type: ignore[attr-defined]
 
     @property
     def last_epoch(self) -> int:
@@ -136,9 +137,10 @@ class RandomLR(LRScheduler):
 
     def _watch_steps(self) -> None:
         # Copies and pickles of an optimizer leave its hooks and this mark behind, both or neither.
-        if not getattr(self.optimizer, "_puts_base_lr_back", False):
-            self.optimizer.register_step_post_hook(_put_base_lr_back)
-            self.optimizer._puts_base_lr_back = True  # type: ignore[attr-defined]
+        optimizer = hooked_optimizer(self.optimizer)
+        if not getattr(optimizer, "_puts_base_lr_back", False):
+            optimizer.register_step_post_hook(_put_base_lr_back)
+            optimizer._puts_base_lr_back = True  # type: ignore[attr-defined]
 
 
 class CosineCycleLR(LRScheduler):
@@ -169,12 +171,13 @@ class CosineCycleLR(LRScheduler):
         _warn_outside_step(self)
         groups = self.optimizer.param_groups
         means: list[Any] = list(self.base_lrs)
-        if self.last_epoch == 0:  # schedulers built before, such as a warm-up, have had their first say
-            means = [_base_lr(group) for group in groups]
+        found = [_base_lr(group) for group in groups]
+        if self.last_epoch == 0 and not (self._written and found[: len(self._written)] == self._written):
+            means = found  # schedulers built before, such as a warm-up, have had their first say
         elif self._written:
             means = [
-                _follow(mean, written, _base_lr(group))
-                for mean, written, group in zip(self._means, self._written, groups, strict=False)
+                _follow(mean, written, rate)
+                for mean, written, rate in zip(self._means, self._written, found, strict=False)
             ]
         # Groups that came later start from their own rate.
         means += [_copy(group.setdefault("initial_lr", _base_lr(group))) for group in groups[len(means) :]]

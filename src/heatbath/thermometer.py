@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -74,8 +75,7 @@ class Thermometer:
 
     Weight decay is part of the gradient; only ``gradient_norm_squared`` is of the loss alone. The temperature assumes
     a step that is a multiple of the gradient: gradient clipping is seen by the last two thermometers, not by the first.
-    Under AMP all gradients are the unscaled ones that the step sees. The replay of a CUDA graph runs no hooks and gives
-    no readings.
+    Under AMP all gradients are the unscaled ones that the step sees. A replayed CUDA graph gives no readings.
 
     Args:
         model: the model, also wrapped in `DistributedDataParallel` or compiled.
@@ -85,8 +85,7 @@ class Thermometer:
         decay: of the exponential averages, per reading.
         window: readings over which the equilibrium ratio is averaged.
         confidence: of its interval.
-        batch_size: samples in one step, over micro-batches and ranks; by default those of the inputs of `observe`. The
-            temperature does without it.
+        batch_size: samples in a step, over micro-batches and ranks; by default those of `observe`. T does without it.
         dataset_size: ``N``, if batches are drawn without replacement: the noise shrinks by ``1 - C/N``. Those of an
             epoch also cancel in part: what relaxes more slowly than an epoch lasts is colder than the formula says.
         law: the law of `heatbath.RandomLR`; every other source of randomness is found on the optimizer.
@@ -96,10 +95,9 @@ class Thermometer:
         callback: one or several callables that take each reading, for instance `heatbath.CSVLog`.
 
     Attributes:
-        history: the readings, flat dicts that JSON can hold: ``step``, ``lr``, ``momentum``,
+        history: the readings, flat dicts for JSON, with None for what is not known yet: ``step``, ``lr``, ``momentum``,
             ``gradient_norm_squared``, ``trace``, ``noise_scale``, ``temperature``, ``kinetic_temperature``,
             ``dissipation``, ``fluctuation``, ``equilibrium_ratio``, ``equilibrium_low`` and ``equilibrium_high``.
-            None where there is no value yet.
 
     Raises:
         TypeError: the optimizer is not like SGD, or the parameters are sharded; at a reading, a gradient is sparse.
@@ -127,7 +125,7 @@ class Thermometer:
         dataset_size = None if dataset_size is None else check_integer("dataset_size", dataset_size, least=2)
         if not 0.0 < confidence < 1.0:
             raise ValueError(f"confidence must be a number with 0 < confidence < 1, got {confidence!r}")
-        check_optimizer(model, optimizer)
+        optimizer = check_optimizer(model, optimizer)
         self.interval, self.window, self.confidence = interval, window, confidence
         self.batch_size, self.dataset_size = batch_size, dataset_size
         self.history: list[Reading] = []
@@ -138,7 +136,7 @@ class Thermometer:
         if process_group is None and isinstance(model, DistributedDataParallel):
             process_group = model.process_group
         self._ranks = process_group
-        self._trace, self._squared_gradient, self._squared_velocity = (ExponentialAverage(decay) for _ in range(3))
+        self._trace, self._squared_gradient, self._drive = (ExponentialAverage(decay) for _ in range(3))
         self._balance = Balance(len(self._groups), window)
         self._size = batch_size
         self._parts: GradientParts | None = None  # there if a reading is due
@@ -308,7 +306,9 @@ class Thermometer:
             self._trace.update([trace for trace, _ in noise])
             self._squared_gradient.update([squared for _, squared in noise])
         motions = [describe_motion(knob, row) for knob, row in zip(knobs, products, strict=True)]
-        self._squared_velocity.update([motion.squared_velocity for motion in motions])
+        # As the noise that would drive it, which a schedule of the momentum leaves as it is; the velocity follows it.
+        pairs = [(replace(knob, lr=1.0), motion) for knob, motion in zip(knobs, motions, strict=True)]
+        self._drive.update([k.kinetic_temperature(m.squared_velocity) / k.temperature(1.0) for k, m in pairs])
         self._balance.follow(self.step, dimensions, motions, knobs)
         self.history.append(self._reading(knobs, dimensions))
         for callback in self._callbacks:
@@ -350,7 +350,7 @@ class Thermometer:
         if self._trace.count:
             noises = [kept * self._trace[i] / (size or 1) for i in self._groups]  # below zero by rounding alone
             heats = [knob.temperature(max(noise, 0.0)) for knob, noise in zip(knobs, noises, strict=True)]
-        kinetic = [knob.kinetic_temperature(self._squared_velocity[i]) for i, knob in enumerate(knobs)]
+        kinetic = [knob.temperature(self._drive[i]) for i, knob in enumerate(knobs)]
         squared = sum(self._squared_gradient[i] for i in self._groups)
         trace = sum(self._trace[i] for i in self._groups) if size else math.nan
         ratio = self.equilibrium_ratio
@@ -377,7 +377,7 @@ class Thermometer:
 
     @property
     def _averages(self) -> list[ExponentialAverage]:
-        return [self._trace, self._squared_gradient, self._squared_velocity]
+        return [self._trace, self._squared_gradient, self._drive]
 
     @property
     def _groups(self) -> range:
