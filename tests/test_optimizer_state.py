@@ -241,3 +241,14 @@ def test_a_setting_that_the_state_lacks_stays_and_one_that_it_has_wins():
     assert optimizer.param_groups[0]["capturable"] is True
     optimizer.load_state_dict(hb.RandomSGD(others, 0.2, momentum=0.9).state_dict())
     assert optimizer.param_groups[0]["capturable"] is False
+
+
+@pytest.mark.parametrize("law", ["arcsine", "constant", "exponential", "lognormal", "twopoint", "uniform"])
+def test_groups_that_a_wrapper_saves_as_they_are_can_be_loaded(law, tmp_path):
+    optimizer = hb.RandomSGD([nn.Parameter(torch.zeros(2))], 0.1, law=law)
+    torch.save([{**group, "params": [0]} for group in optimizer.param_groups], tmp_path / "groups.pt")
+    (group,) = torch.load(tmp_path / "groups.pt", weights_only=True)
+    assert group["law"] == optimizer.param_groups[0]["law"]
+    again = hb.RandomSGD([nn.Parameter(torch.zeros(2))], 0.1)
+    again.load_state_dict({"state": {}, "param_groups": [group]})
+    assert again.param_groups[0]["law"] == group["law"]

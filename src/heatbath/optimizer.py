@@ -27,11 +27,14 @@ from heatbath.group_settings import (
     refuse_capture,
 )
 from heatbath.kernels import capturable_sgd, random_sgd
-from heatbath.laws import COUPLINGS, Constant, Law, Uniform
+from heatbath.laws import COUPLINGS, Arcsine, Constant, Exponential, Law, LogNormal, TwoPoint, Uniform
 from heatbath.rehearsals import is_rehearsal
 from heatbath.tracing import outside_graphs
 
 __all__ = ["RandomSGD"]
+
+# ZeroRedundancyOptimizer saves groups as they are, laws and all, and torch.load refuses a class that it does not know.
+torch.serialization.add_safe_globals([Arcsine, Constant, Exponential, LogNormal, TwoPoint, Uniform])
 
 
 class RandomSGD(torch.optim.SGD):
