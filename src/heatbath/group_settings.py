@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from heatbath.draws import Multipliers, check_integer, uniform
-from heatbath.laws import COUPLINGS, Constant, parse_law
+from heatbath.laws import Constant, check_coupling, parse_law
 
 
 def check_settings(group: dict[str, Any]) -> None:
@@ -36,8 +36,7 @@ def check_settings(group: dict[str, Any]) -> None:
             "Nesterov momentum requires a momentum and zero dampening; got "
             f"momentum={group['momentum']}, dampening={group['dampening']}"
         )
-    if group["coupling"] not in COUPLINGS:
-        raise ValueError(f"coupling must be one of {', '.join(map(repr, COUPLINGS))}, got {group['coupling']!r}")
+    check_coupling(group["coupling"])
     parse_law(group["law"])
     check_integer("seed", group["seed"])
     for one, other in (("fused", "foreach"), ("fused", "differentiable"), ("capturable", "differentiable")):

@@ -173,6 +173,12 @@ def parse_law(text: str | Law) -> Law:
     return law(*values)
 
 
+def check_coupling(coupling: object) -> None:
+    """Raise ValueError if this is not one of `COUPLINGS`."""
+    if coupling not in COUPLINGS:
+        raise ValueError(f"coupling must be {' or '.join(map(repr, COUPLINGS))}, got {coupling!r}")
+
+
 def _all_laws(law: type[Law]) -> list[type[Law]]:
     return [deeper for child in law.__subclasses__() for deeper in (child, *_all_laws(child))]
 

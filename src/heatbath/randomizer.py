@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 
 from heatbath.draws import Multipliers, check_integer
 from heatbath.group_settings import refuse_other_draws
-from heatbath.laws import COUPLINGS, Law, Uniform, parse_law
+from heatbath.laws import Law, Uniform, check_coupling, parse_law
 from heatbath.rehearsals import is_rehearsal
 from heatbath.tracing import outside_graphs
 
@@ -43,8 +43,7 @@ def randomize(
     """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
-    if coupling not in COUPLINGS:
-        raise ValueError(f"coupling must be one of {', '.join(map(repr, COUPLINGS))}, got {coupling!r}")
+    check_coupling(coupling)
     optimizer = hooked_optimizer(optimizer)
     if getattr(optimizer, "_randomizer", None) is not None:
         raise ValueError("this optimizer is randomized already; call remove() on the handle first")

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, Final, Literal
 
 from heatbath.draws import check_integer
-from heatbath.laws import COUPLINGS, Constant, Coupling, Law, parse_law
+from heatbath.laws import Constant, Coupling, Law, check_coupling, parse_law
 
 Knob = Literal["lr", "batch_size", "momentum"]
 _KNOBS: Final[tuple[Knob, ...]] = ("lr", "batch_size", "momentum")
@@ -68,8 +68,7 @@ class Thermostat:
             dataset_size = check_integer("dataset_size", dataset_size, least=1)
             if size > dataset_size:
                 raise ValueError(f"batch_size must be at most dataset_size={dataset_size}, got {size}")
-        if coupling not in COUPLINGS:
-            raise ValueError(f"coupling must be 'gradient' or 'update', got {coupling!r}")
+        check_coupling(coupling)
         if not isinstance(nesterov, bool):
             raise TypeError(f"nesterov must be True or False, got {nesterov!r}")
         values = {

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from heatbath import draws
-from heatbath.laws import Constant, Law
+from heatbath.laws import Constant, Law, check_coupling
 from heatbath.theory.landscapes import Array, Landscape, Quadratic
 from heatbath.theory.quadratic import largest_stable_rate
 from heatbath.theory.trajectories import (
@@ -62,8 +62,7 @@ class DiscreteSGD:
 
     def __post_init__(self) -> None:
         check_knobs(self.lr, self.momentum, self.diffusion, self.batch_size)
-        if self.coupling not in ("gradient", "update"):
-            raise ValueError(f"coupling must be 'gradient' or 'update', got {self.coupling!r}")
+        check_coupling(self.coupling)
 
     def step(self, landscape: Landscape, state: State, multipliers: Array, noise: Array) -> State:
         """Return the state one mini-batch later.
