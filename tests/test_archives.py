@@ -80,7 +80,8 @@ def bend(**changes):
         (spoil(curves={}), "its curves"),
         (spoil(curves={name: ["x"] for name in archives.EPOCH_FIELDS}), "is not all numbers"),
         (spoil(curves={name: [1.0] for name in archives.EPOCH_FIELDS}), "it has 1 epochs, its config 3"),
-        (lambda line: [line], "not a record"),
+        (lambda line: [line], "it is a JSON list, no object"),
+        (lambda line: {"run": line["run"], "curves": {}}, "it has no config, status, device"),
         (bend(test_loss=[1.0, 10**400, 1.0]), "int too large"),
         (bend(train_loss=[1.0, math.inf, 1.0]), "its train_loss is not all numbers"),
         (bend(validation_loss=[None, 1.0, 1.0]), "its validation_loss is not all numbers"),
@@ -88,7 +89,7 @@ def bend(**changes):
         (spoil(versions=[]), "its versions are"),
     ],
     ids=[
-        *("run", "status", "config", "curves", "text", "length", "list"),
+        *("run", "status", "config", "curves", "text", "length", "list", "schema"),
         *("huge", "infinite", "held out", "seconds", "versions"),
     ],
 )
@@ -119,6 +120,13 @@ def test_a_pipe_is_told_from_a_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match=r"pipe is a pipe or a device, .*: save it to a file first"):
         archives.read_lines(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "runs.parquet"])
+def test_a_table_is_not_read_back(tmp_path, name):
+    (tmp_path / name).write_text("run,status\n")
+    with pytest.raises(ValueError, match=rf"{name}: tables are not read back; export the runs as \.jsonl"):
+        archives.read_lines(tmp_path / name)
 
 
 def test_a_truncated_gzip_file_is_told(tmp_path):

@@ -200,6 +200,41 @@ def test_a_pointer_reads_all_series(browser, folder):
     assert browser.errors == []
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_what_is_read_stands_in_the_plot(browser, folder, width):
+    browser.open(folder / "report.html", width=width)
+    _, top, _, height = browser.evaluate(PLACE % ("figure1", 0))
+    browser.evaluate("document.querySelector('#figure1 .plot').focus({ preventScroll: true })")
+    browser.key("ArrowRight")
+    tip = browser.evaluate("document.querySelector('#figure1 .tip').getBoundingClientRect().top")
+    assert top < tip < top + height
+
+
+def test_on_paper_plots_stand_in_pairs_and_keep_the_size_of_their_words(browser, folder):
+    browser.open(folder / "report.html", width=1280)
+    browser.call("Emulation.setDeviceMetricsOverride", width=717, height=900, deviceScaleFactor=1, mobile=False)
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    drawn = """[...document.querySelectorAll(".panels .plot")].map((plot) =>
+        [plot.getBoundingClientRect().left, plot.getBoundingClientRect().width / plot.viewBox.baseVal.width])"""
+    lefts, scales = zip(*browser.evaluate(drawn), strict=True)
+    display = browser.evaluate("getComputedStyle(document.querySelector('.verdict-table td')).display")
+    browser.call("Emulation.setEmulatedMedia", media="")
+    browser.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert len({round(left) for left in lefts}) == 2
+    assert all(0.9 < scale < 1.1 for scale in scales)
+    assert display == "table-cell"
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize("width", [800, 1000])
+def test_a_verdict_is_not_torn_into_letters(browser, folder, width):
+    browser.open(folder / "report.html", width=width)
+    heights = browser.evaluate("[...document.querySelectorAll('td .badge')].map(e => e.getBoundingClientRect().height)")
+    assert max(heights) < 70  # three lines
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+
+
 def test_drag_wheel_keys_and_double_click_zoom_and_go_back(browser, folder):
     browser.open(folder / "report.html", width=1280)
     left, top, width, height = browser.evaluate(PLACE % ("figure1", 0))

@@ -25,6 +25,7 @@ COLUMNS = (
     *("epoch", *EPOCH_FIELDS),
 )
 _DIGITS = 6
+_FIELDS = ("run", "config", "status", "device", "versions", "precision", "seconds", "curves")  # of a line
 # Of a column of Parquet, where it is not text. They are the same in every file, whatever its values.
 _TYPES = {
     **dict.fromkeys(("seconds", "lr", "momentum", "weight_decay", *EPOCH_FIELDS), "float64"),
@@ -53,6 +54,8 @@ def read_lines(path: str | os.PathLike[str]) -> list[Record]:
         ValueError: a line is not one of ours; the message names it.
     """
     path = Path(path)
+    if path.suffix in (".csv", ".parquet"):
+        raise ValueError(f"{path}: tables are not read back; export the runs as .jsonl or .jsonl.gz")
     if path.exists() and not path.is_file() and not path.is_dir():
         raise ValueError(f"{path} is a pipe or a device, which cannot be read twice: save it to a file first")
     records = []
@@ -130,7 +133,11 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{_DIGITS}g}")
 
 
-def _parse(values: dict[str, Any]) -> Record:
+def _parse(values: Any) -> Record:
+    if not isinstance(values, dict):
+        raise ValueError(f"it is a JSON {type(values).__name__}, no object")
+    if lacking := [name for name in _FIELDS if name not in values]:
+        raise ValueError(f"it has no {', '.join(lacking)}")
     config = RunConfig.from_dict(values["config"])
     if config.run != values["run"]:
         raise ValueError(f"it is named {values['run']}, but its config is {config.run}")

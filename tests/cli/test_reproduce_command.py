@@ -126,6 +126,22 @@ def test_report_needs_no_training(heatbath, tmp_path, exported, monkeypatch):
     assert "<dt>only at the scale paper</dt><dd>figure6</dd>" in page
 
 
+def test_report_tells_where_files_disagree_or_are_damaged(heatbath, exported, monkeypatch):
+    monkeypatch.setattr(paper, "EXPERIMENTS", {"coupling": paper.EXPERIMENTS["coupling"]})
+    assert "Warning" not in heatbath("report", "exports")[1]
+    lines = (exported / "some.jsonl").read_text().splitlines()
+    changed = json.loads(lines[1])
+    changed["curves"]["test_accuracy"][-1] += 0.001
+    (exported / "some.jsonl").write_text("\n".join([lines[0], json.dumps(changed)]))
+    (exported / "calculations").mkdir()
+    (exported / "calculations" / "0123.json").write_text("{")
+    status, out, err = heatbath("report", "exports")
+    assert (status, err) == (0, "")
+    told = f"exports/some.jsonl has other numbers than were read before, and taken, of 1 run: {changed['run'][:8]}"
+    assert f"\nWarning: {told}\n" in out
+    assert "\nWarning: exports/calculations/0123.json is damaged, and counts as missing\n" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -103,8 +103,15 @@ def test_show(filled):
     assert "checkpoint" not in facts
     table = {line[:7].strip(): line[7:].split() for line in out.split("\n\n")[1].splitlines()}
     assert table["3"] == ["0.02", "0.29", "0.71", "0.39", "0.66"]
-    assert table["final"] == ["0.2900", "0.7100", "0.3900", "0.6600"]
-    assert table["last 20"] == ["0.3900", "0.6100", "0.4900", "0.5600"]
+    assert table["final"] == ["0.29", "0.71", "0.39", "0.66"]
+    assert table["last 20"] == ["0.39", "0.61", "0.49", "0.56"]
+
+
+def test_a_small_loss_keeps_its_digits(heatbath, tmp_path):
+    fill(tmp_path / "runs", CONFIGS[:1], shift=0.29994)
+    out = heatbath("runs", "show", CONFIGS[0].run)[1]
+    table = {line[:7].strip(): line[7:].split() for line in out.split("\n\n")[1].splitlines()}
+    assert table["final"][0] == table["best"][0] == "6e-05"
 
 
 def test_show_as_json_has_the_curves(filled):
@@ -168,13 +175,29 @@ def test_merge_a_store_and_a_file(filled, tmp_path):
 
 def test_merge_a_folder_of_exports_with_its_calculations(filled, tmp_path):
     (tmp_path / "exports" / "calculations").mkdir(parents=True)
-    (tmp_path / "exports" / "calculations" / "0123.json").write_text("{}")
+    whole = '{"settings": {"x": 1}, "result": {"y": 0.1}}'
+    (tmp_path / "exports" / "calculations" / "0123.json").write_text(whole)
     assert filled("runs", "export", "exports/all.jsonl.gz")[0] == 0
     status, out, err = filled("runs", "merge", "exports", "--store", "copy", "--create")
     assert (status, err) == (0, "")
     assert out.startswith("exports/all.jsonl.gz: ")
-    assert (tmp_path / "copy" / "calculations" / "0123.json").read_text() == "{}"
+    copy = tmp_path / "copy" / "calculations" / "0123.json"
+    assert copy.read_text() == whole
     assert filled("runs", "list", "--store", "copy", "--json")[1].count('"run"') == len(CONFIGS)
+    copy.write_text(whole[:20])
+    assert "exports/calculations: 1 added" in filled("runs", "merge", "exports", "--store", "copy")[1]
+    assert copy.read_text() == whole
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff", b'{"settings": '])
+def test_a_damaged_calculation_is_told_and_left_out(filled, tmp_path, damage):
+    (tmp_path / "exports" / "calculations").mkdir(parents=True)
+    (tmp_path / "exports" / "calculations" / "0123.json").write_bytes(damage)
+    assert filled("runs", "export", "exports/all.jsonl.gz")[0] == 0
+    status, out, err = filled("runs", "merge", "exports", "--store", "copy", "--create")
+    assert (status, err) == (0, "")
+    assert out.endswith("Warning: exports/calculations/0123.json is damaged, and was left out\n")
+    assert not (tmp_path / "copy" / "calculations").exists()
 
 
 def test_a_merge_that_fails_takes_nothing_over(refused, filled, tmp_path):
@@ -290,6 +313,14 @@ def test_random_runs_are_told_apart(heatbath, tmp_path):
     lines = heatbath("runs", "list")[1].splitlines()[2:7]
     found = [line.split("mnist5k")[1].split("0.005")[0].strip() for line in lines]
     assert found == ["random", "random update", "uniform:0.5", "twopoint:0.577", "exponential"]
+
+
+def test_weights_of_others_are_told(heatbath, tmp_path):
+    base = RunConfig(model="vgg16", dataset="cifar10", epochs=1)
+    with Store(tmp_path / "runs") as store:
+        store.add([base, base.with_(weights="imagenet")])
+    lines = heatbath("runs", "list")[1].splitlines()[2:4]
+    assert [line.split("cifar10")[0].split()[1:] for line in lines] == [["vgg16"], ["vgg16", "imagenet"]]
 
 
 def test_a_folder_of_exported_files_is_no_store(refused, tmp_path):

@@ -219,6 +219,21 @@ def test_a_closed_stream_is_no_error(tmp_path, stream):
     assert ("1 finished" in done.stdout) == (stream == "2")
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([0.9, 0.7], "0.8000 ± 1.2706"),
+        ([0.97901, 0.97911, 0.97906], "0.97906 ± 0.00012"),
+        ([0.000528, 0.000570, 0.000549], "0.000549 ± 0.000052"),
+        ([1.0, 1.0], "1.0000 ± 0.0000"),
+        ([0.000528], "0.000528"),
+        ([0.0], "0.0000"),
+    ],
+)
+def test_an_interval_is_seen_however_small(values, words):
+    assert summaries.mean_and_interval(values) == words
+
+
 def test_an_installation_without_scipy_has_means(monkeypatch):
     monkeypatch.setattr(summaries, "has_intervals", lambda: False)
     assert summaries.mean_and_interval([0.25, 0.5]) == "0.3750"

@@ -150,6 +150,8 @@ def test_an_empty_store_says_what_is_missing(name):
     assert set(outcomes(figure)) == {"undecided"}
     assert len(figure.missing) == len(EXPERIMENTS[name].groups("paper")) + 1
     assert figure.missing[-1] == f"'heatbath reproduce {name} --scale paper' runs what is missing."
+    figure = EXPERIMENTS[name].figure({}, "paper", seeds=12)
+    assert figure.missing[-1] == f"'heatbath reproduce {name} --scale paper --seeds 12' runs what is missing."
 
 
 @pytest.mark.parametrize("name", ["figure2", "figure4", "figure6"])

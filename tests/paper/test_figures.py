@@ -149,7 +149,7 @@ def test_delta_leaves_no_diverged_run_out_of_the_trend():
 
 def test_spreads_of_any_size_are_told():
     _, figure = judge("laws", 0.97, noise=1e-6)
-    assert re.search(r"Standard deviations between runs: random: \d\.\de-0\d; ", figure.panels[2].note)
+    assert re.search(r"Standard deviations between runs: random: \d\.\de-0\d, \d+ runs; ", figure.panels[2].note)
 
 
 def test_the_period_that_beats_random_is_found():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from heatbath.cli.progress import display
-from heatbath.cli.screens import check_folder, console, folder_option
+from heatbath.cli.screens import check_folder, console, folder_option, warn
+from heatbath.cli.summaries import name_some
 from heatbath.cli.verdicts import print_verdicts
 from heatbath.records import Record
 
@@ -40,27 +41,36 @@ def rebuild_report(
     if scale is not None and scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
     check_folder(out, "--out")
+    said: list[str] = []
     with display(log=False) as shown:
         shown.show(None, ("reading the records",))
-        known = {record.run: record for record in read_records(source)}
+        known = {record.run: record for record in read_records(source, said.append)}
         folder = source if source.is_dir() else source.parent
         chosen = cast("Scale", scale or _largest_scale(known, source))
         experiments = [experiment for experiment in find_experiments() if experiment.exists(chosen)]
         left_out = [experiment.name for experiment in find_experiments() if not experiment.exists(chosen)]
         calculations = [calculation for experiment in experiments for calculation in experiment.calculations(chosen)]
         results = reproduction.cached_results(calculations, folder)
+        said += [f"{file} is damaged, and counts as missing" for file in reproduction.damaged_results(folder)]
         shown.show(None, ("drawing",))
         figures, page = reproduction.draw(experiments, known, chosen, seeds, results, out, left_out)
     print_verdicts((figure.name, verdict) for figure in figures for verdict in figure.verdicts)
     screen = console()
+    for text in said:
+        screen.print()
+        warn(text)
     missing = [figure.name for figure in figures if figure.missing]
     if missing:
         screen.print(f"\nNot complete: {', '.join(missing)}; the report says what is missing")
     screen.print(f"\nThe report, at the scale {chosen}: {page}")
 
 
-def read_records(source: Path) -> list[Record]:
+def read_records(source: Path, say: Callable[[str], None] | None = None) -> list[Record]:
     """Return the records of a store, an exported file, or a folder of such files; of several of a run the best.
+
+    Args:
+        source: the store, file or folder.
+        say: called where files disagree about a run, with which of the equally good ones was taken.
 
     Raises:
         OSError: there is nothing of the kind.
@@ -71,14 +81,14 @@ def read_records(source: Path) -> list[Record]:
     if not source.exists():
         raise FileNotFoundError(f"there is no '{source}'; name a store or a file of 'heatbath runs export'")
     if not source.is_dir():
-        return _read_files([source])
+        return _read_files([source], say)
     if (source / Store.FILE).exists():
         with Store(source, read_only=True) as results:
             return results.records()
     files = exported_files(source)
     if not files:
         raise FileNotFoundError(f"there is no store in {source}, nor a .jsonl or .jsonl.gz file of 'runs export'")
-    return _read_files(files)
+    return _read_files(files, say)
 
 
 def exported_files(folder: Path) -> list[Path]:
@@ -86,13 +96,16 @@ def exported_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.name.endswith(_EXPORTS))
 
 
-def _read_files(files: Iterable[Path]) -> list[Record]:
+def _read_files(files: Iterable[Path], say: Callable[[str], None] | None) -> list[Record]:
     """Merged in a store of their own, which knows what is better than what."""
     from heatbath.store import Store
 
     with tempfile.TemporaryDirectory(prefix="heatbath-") as folder, Store(folder) as results:
         for file in files:
-            results.merge(file)
+            differing = results.merge(file).differing
+            if differing and say is not None:
+                runs = f"{len(differing)} run{'s' * (len(differing) != 1)}: {name_some(differing)}"
+                say(f"{file} has other numbers than were read before, and taken, of {runs}")
         return results.records()
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +15,8 @@ import typer
 
 from heatbath import archives, tables
 from heatbath.cli.report import exported_files
-from heatbath.cli.screens import check_folder, console, folder_option, print_table, write
-from heatbath.cli.summaries import print_groups
+from heatbath.cli.screens import check_folder, console, folder_option, print_table, warn, write
+from heatbath.cli.summaries import SHORTEST, name_some, print_groups
 from heatbath.cli.training import (
     CheckpointOption,
     DataOption,
@@ -33,7 +33,6 @@ from heatbath.protocols import parse_protocol
 from heatbath.records import EPOCH_FIELDS, STATUSES, TAIL, Record
 from heatbath.store import Store
 
-_SHORTEST = 8  # digits of a run's name in a table
 _EPOCHS_SHOWN = 5
 # Of the list; short, so that a run and its numbers stand within 100 columns.
 _HEADINGS = ("run", "model", "dataset", "protocol", "lr", "batch", "mom.", "seed", "status", "epochs", "test", "best")
@@ -87,7 +86,7 @@ def list_runs(
     digits = _unique_digits(names)
     rows = [
         (
-            *(record.run[:digits], record.config.model, record.config.dataset, _protocol(record.config)),
+            *(record.run[:digits], _model(record.config), record.config.dataset, _protocol(record.config)),
             *(f"{record.config.lr:.4g}", str(record.config.batch_size), f"{record.config.momentum:g}"),
             *(str(record.config.seed), record.status),
             f"{len(record.epochs)}/{record.config.epochs}",
@@ -179,7 +178,7 @@ def merge_stores(
     if not create and not (store / Store.FILE).exists():
         raise FileNotFoundError(f"there is no store in {store}; name one with --store, or add --create to make it")
     check_folder(store, "--store")
-    from heatbath.paper.reproduction import copy_results
+    from heatbath.paper.reproduction import copy_results, damaged_results
 
     for other in others:  # all of them before the first is taken over
         _check_source(other)
@@ -192,10 +191,12 @@ def merge_stores(
                 (took.busy, "being trained here; merge again when they have ended"),
             ):
                 if runs:
-                    console().print(f"  {len(runs)} {words}: {_some(runs)}")
+                    console().print(f"  {len(runs)} {words}: {name_some(runs)}")
         for source in others:
             if source.is_dir() and (copied := copy_results(source, store)):
                 console().print(f"{source / 'calculations'}: {copied} added")
+            for file in damaged_results(source):
+                warn(f"{file} is damaged, and was left out")
 
 
 @app.command("export", short_help="Write runs to a file.")
@@ -265,6 +266,11 @@ def _chosen(model: str | None, dataset: str | None, protocol: str | None, status
     return {"status": status, "where": where}
 
 
+def _model(config: RunConfig) -> str:
+    """The model; with where its weights come from, unless from the seed."""
+    return f"{config.model} {config.weights}" if config.weights else config.model
+
+
 def _protocol(config: RunConfig) -> str:
     """The protocol; where it is random, the law and coupling too, unless they are the usual ones."""
     words = str(config.protocol)
@@ -287,7 +293,7 @@ def _protocol_filter(protocol: str | None) -> Callable[[RunConfig], bool]:
 
 def _unique_digits(names: Sequence[str]) -> int:
     """How many digits tell the runs apart."""
-    digits = _SHORTEST
+    digits = SHORTEST
     while len({name[:digits] for name in names}) < len(names):
         digits += 1
     return digits
@@ -296,9 +302,9 @@ def _unique_digits(names: Sequence[str]) -> int:
 def _print_curves(record: Record) -> None:
     names = [name for name in EPOCH_FIELDS if record.epochs[0].__dict__[name] is not None]
     last = list(enumerate(record.epochs, start=1))[-_EPOCHS_SHOWN:]
-    rows = [(str(number), *(f"{getattr(epoch, name):.5g}" for name in names)) for number, epoch in last]
+    rows = [(str(number), *(_five_digits(getattr(epoch, name)) for name in names)) for number, epoch in last]
     for title, derive in (("final", record.final), ("best", record.best), (f"last {TAIL}", record.tail)):
-        rows.append((title, *("" if name == "rate" else _number(derive(name)) for name in names)))
+        rows.append((title, *("" if name == "rate" else _five_digits(derive(name)) for name in names)))
     console().print()
     print_table(("epoch", *(name.replace("_", " ") for name in names)), rows)
     if record.chosen_test_accuracy is not None:
@@ -342,6 +348,6 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _some(runs: Iterable[str]) -> str:
-    names = [run[:_SHORTEST] for run in runs]
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+def _five_digits(value: float | None) -> str:
+    """For losses too, of which late ones are small."""
+    return "-" if value is None else f"{value:.5g}"

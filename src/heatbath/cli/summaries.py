@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from heatbath.cli.screens import console, print_table
 from heatbath.configs import RunConfig
 from heatbath.records import TAIL, Record
 
+SHORTEST = 8  # digits of a run's name in a table
+_MOST_PLACES = 8
 _TITLES = {"batch_size": "batch", "weight_decay": "decay"}
 # The most important first, as the last ones are left out in a narrow terminal.
 _COLUMNS: tuple[tuple[str, Callable[[Record], float | None]], ...] = (
@@ -83,7 +86,10 @@ def mean_and_interval(values: Sequence[float | None]) -> str:
     from heatbath.statistics import summarize
 
     interval = summarize(known).interval
-    return f"{_decimal(mean)} ± {_decimal((interval.high - interval.low) / 2.0)}"
+    half = (interval.high - interval.low) / 2.0
+    # Two digits of the interval, which of small losses and many seeds lie behind the fourth place.
+    places = min(max(4, 1 - math.floor(math.log10(half))), _MOST_PLACES) if 0.0 < half < math.inf else 4
+    return " ± ".join(f"{number:.{places}f}" if abs(mean) < 1e4 else _decimal(number) for number in (mean, half))
 
 
 def has_intervals() -> bool:
@@ -93,8 +99,14 @@ def has_intervals() -> bool:
     return find_spec("scipy") is not None
 
 
+def name_some(runs: Sequence[str]) -> str:
+    """Return the beginnings of the names of runs, of the first few if there are many."""
+    names = [run[:SHORTEST] for run in runs]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
 def _decimal(number: float) -> str:
-    return f"{number:.4f}" if abs(number) < 1e4 else f"{number:.4g}"
+    return f"{number:.4f}" if number == 0.0 or 0.1 <= abs(number) < 1e4 else f"{number:.4g}"
 
 
 def _value(config: RunConfig, name: str) -> str:

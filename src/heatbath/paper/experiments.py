@@ -104,7 +104,8 @@ class Experiment:
         lacking = [c.label for c in self.calculations(scale) if c.name not in found.results]
         missing = [*found.missing, *(f"{label}: not computed." for label in lacking)]
         if lacking or not found.is_complete:
-            missing.append(f"'heatbath reproduce {self.name} --scale {scale}' runs what is missing.")
+            asked = "" if seeds is None else f" --seeds {seeds}"
+            missing.append(f"'heatbath reproduce {self.name} --scale {scale}{asked}' runs what is missing.")
         settings = {"scale": scale, **describe_runs(found.groups), **describe_margins(found.groups)}
         return FigureData(
             name=self.name,

@@ -46,7 +46,7 @@ def _draw(found: Found) -> Drawing:
         for quantity in (FINAL_TEST, BEST_TEST):
             claims += _claims(found, part, quantity)
         random, constant = (found.group(label, part) for label in ("random", "constant"))
-        regularises = f"Random overfits less than constant, {part}: its generalisation error is smaller"
+        regularises = f"Constant overfits more than random, {part}: its generalisation error is larger"
         claims.append(greater(found, regularises, constant, random, GENERALISATION_ERROR))
     return Drawing(panels, judge(claims))
 

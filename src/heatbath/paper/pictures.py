@@ -49,7 +49,7 @@ def way_panel(found: Found, groups: Sequence[Group], curve: str, note: str, *, l
 
 
 def group_panel(found: Found, groups: Sequence[Group], quantity: Quantity, title: str = "") -> Panel:
-    """Return the mean of a quantity for each group, with its 95 % t interval; the note has the standard deviations.
+    """Return the mean of a quantity for each group, with its 95 % t interval; the note has spreads and numbers of runs.
 
     Args:
         found: the runs.
@@ -65,7 +65,7 @@ def group_panel(found: Found, groups: Sequence[Group], quantity: Quantity, title
             series.append(
                 Series(group.label, (group.label,), (mean,), (low,), (high,), style="points", colour=group.colour)
             )
-            spread = f"{summarize(values).sd:.2g}" if len(values) > 1 else "one run"
+            spread = f"{summarize(values).sd:.2g}, {len(values)} runs" if len(values) > 1 else "one run"
             spreads.append(f"{group.label}: {spread}")
     note = "Mean and its 95 % interval. Standard deviations between runs: " + "; ".join(spreads) + "."
     title = f"{title}: {quantity.title}" if title else quantity.title.capitalize()

@@ -215,23 +215,41 @@ def _compute(
 
 
 def copy_results(source: Path, target: Path) -> int:
-    """Copy to a store what another has computed, and return how many files; one of a name that is there is as good."""
+    """Copy to a store what another has computed, and return how many files.
+
+    One of a name that is there is as good, unless it is damaged; what is damaged in the source is left out.
+    """
     copied = 0
     for file in sorted(source.glob("calculations/*.json")):
-        if not (place := target / "calculations" / file.name).exists():
-            _write(place, file.read_text(encoding="utf-8"))
+        kept, place = _read(file), target / "calculations" / file.name
+        if kept is not None and _read(place) is None:
+            _write(place, json.dumps(kept))
             copied += 1
     return copied
 
 
+def damaged_results(folder: Path) -> list[Path]:
+    """Return the files of calculations in a store, or a folder of exported files, that cannot be read."""
+    return [file for file in sorted(folder.glob("calculations/*.json")) if _read(file) is None]
+
+
 def _cached(store: Path, calculation: Calculation) -> Mapping[str, Any] | None:
     """The result of a calculation in the store; what is damaged or of other settings counts as absent."""
+    kept = _read(_path(store, calculation))
+    if kept is None or kept["settings"] != json.loads(json.dumps(dict(calculation.settings))):
+        return None
+    result: Mapping[str, Any] = kept["result"]
+    return result
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What `_keep` has written; None where there is no such file, or it is damaged."""
     try:
-        kept = json.loads(_path(store, calculation).read_text(encoding="utf-8"))
+        kept = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    same = isinstance(kept, dict) and kept.get("settings") == json.loads(json.dumps(dict(calculation.settings)))
-    return kept["result"] if same and isinstance(kept.get("result"), dict) else None
+    whole = isinstance(kept, dict) and "settings" in kept and isinstance(kept.get("result"), dict)
+    return kept if whole else None
 
 
 def _keep(store: Path, calculation: Calculation, result: Mapping[str, Any]) -> None:

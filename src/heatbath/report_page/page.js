@@ -144,8 +144,17 @@ function setTheme() {
 
 setTheme();
 system.addEventListener("change", setTheme);
-addEventListener("beforeprint", () => { page.dataset.theme = "light"; });
-addEventListener("afterprint", setTheme);
+// On paper two plots share a line; drawn for it, their words keep their size.
+const PAPER_WIDTH = 340;
+const plots = [];
+addEventListener("beforeprint", () => {
+  page.dataset.theme = "light";
+  for (const plot of plots) plot.draw(PAPER_WIDTH);
+});
+addEventListener("afterprint", () => {
+  setTheme();
+  for (const plot of plots) plot.draw();
+});
 addEventListener("DOMContentLoaded", () => {
   const button = document.getElementById("page-theme");
   button.hidden = false;
@@ -163,6 +172,7 @@ addEventListener("DOMContentLoaded", () => {
     addLegend(figure, figure.buttons);
     const holders = section.querySelectorAll(".panel");
     figure.plots = figure.panels.map((panel, i) => new Plot(figure, panel, holders[i], i));
+    plots.push(...figure.plots);
     addDownloads(figure, section.querySelector(".downloads"));
     const table = section.querySelector("details");
     table.addEventListener("toggle", () => fillTable(figure, table), { once: true });

@@ -148,8 +148,7 @@ class Plot {
     this.show({ x: about(x, right), y: about(y, up) });
   }
 
-  draw() {
-    const width = this.holder.clientWidth;
+  draw(width = this.holder.clientWidth) {
     if (!width) return;
     const { x, y } = this.view ?? this.extent();
     const yTicks = (this.panel.y_log ? logTicks : linearTicks)(y, 6);
@@ -249,7 +248,8 @@ class Plot {
     const beside = middle > left + w / 2 ? middle - this.tip.offsetWidth - 14 : middle + 14;
     this.tip.style.left = `${Math.max(0, Math.min(beside, room))}px`;
     // On a phone there is no room beside the finger: the tip goes below the axes.
-    this.tip.style.top = `${this.svg.offsetTop + (room < w / 3 ? top + h + 4 : top + 6)}px`;
+    const down = this.svg.getBoundingClientRect().top - this.holder.getBoundingClientRect().top;
+    this.tip.style.top = `${down + (room < w / 3 ? top + h + 4 : top + 6)}px`;
     return `${title}. ${rows.map(([set, value, interval]) => `${set.name} ${value}${interval && `, ${interval}`}`).join("; ")}`;
   }
 
