@@ -56,3 +56,17 @@ def saved(optimizer):
     torch.save(optimizer.state_dict(), stream)
     stream.seek(0)
     return torch.load(stream, weights_only=True)
+
+
+class Wrapper(torch.optim.Optimizer):
+    """What Accelerate and others hand out: an optimizer by type, with no hooks of its own."""
+
+    def __init__(self, name, optimizer):
+        setattr(self, name, optimizer)
+        self.name, self.param_groups = name, optimizer.param_groups
+
+    def step(self):
+        getattr(self, self.name).step()
+
+    def zero_grad(self):
+        getattr(self, self.name).zero_grad()

@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import heatbath as hb
+from optimizer_walks import Wrapper
 
 LAW = hb.LogNormal(0.6)
 
@@ -256,17 +257,6 @@ def test_a_shared_gradient_is_multiplied_once():
     handle = hb.randomize(optimizer, LAW)
     optimizer.step()
     torch.testing.assert_close(a.detach(), torch.full((2,), -0.1 * handle.rate))
-
-
-class Wrapper(torch.optim.Optimizer):
-    """What Accelerate and others hand out: an optimizer by type, with no hooks of its own."""
-
-    def __init__(self, name, optimizer):
-        setattr(self, name, optimizer)
-        self.name, self.param_groups = name, optimizer.param_groups
-
-    def step(self):
-        getattr(self, self.name).step()
 
 
 @pytest.mark.parametrize("name", ["optimizer", "optim"])

@@ -274,6 +274,12 @@ def test_the_cost_is_that_of_the_benchmark():
     assert f"compiling ({builds[0]} to {builds[-1]} s there" in PROSE
     assert f"Compiling a stack takes {builds[0]} to {builds[-1]} s" in readme
     assert f"side by side a replica takes {rows[2]['engine_step_ms']:.2f} ms" in PROSE
+    before = json.loads((ROOT / "benchmarks/results/engine_h200_earlier.json").read_text())
+    cnn, vgg16 = (row["run_of_180_epochs_s"] for row in before["rows"][1:])
+    assert f"with which a run took {cnn:.1f} s on another machine" in PROSE
+    assert f"a run took {cnn:.1f} s on another machine" in " ".join(readme.split())
+    assert f"three side by side and with cuDNN's search, took {vgg16:.1f} s)" in PROSE
+    assert f"that one had {before['peaks']['flops'] / 1e12:.0f} TFLOP/s" in PROSE
 
 
 def test_the_seconds_of_a_run_are_those_of_the_records():
