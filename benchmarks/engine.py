@@ -242,9 +242,10 @@ def shares(model: str, size: int, step_s: float, peaks: dict[str, float], device
     flops = 3 * size * counter.get_total_flops()  # one product forward, two backward
     weights = sum(tensor.numel() for tensor in params)
     width = 2 if resolve_precision(config(model, size, 0), device) == "bf16" else 4
-    # Forward reads the weights; backward writes gradients; the update reads three and writes two, and a copy in half
-    # precision where there is one. Images come in as bytes, are written once and read twice.
-    moved = weights * (24 if width == 2 else 28) + size * image.numel() * (1 + 3 * width)
+    # Forward reads the weights; backward writes gradients; the update reads three and writes two. In half precision
+    # forward reads the upper halves of the weights, and gradients are half as wide.
+    # Images come in as bytes, are written once and read twice.
+    moved = weights * (22 if width == 2 else 28) + size * image.numel() * (1 + 3 * width)
     return {"share_of_flops": flops / step_s / peaks["flops"], "share_of_bytes": moved / step_s / peaks["bytes"]}
 
 

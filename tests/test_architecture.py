@@ -23,6 +23,7 @@ FLOORS = [
         "databases",
         "machines",
         "arithmetic",
+        "halves",
         "convolutions",
         "file_sets",
         "tracing",

@@ -30,6 +30,8 @@ import torch
 from torch import Tensor
 from torch.optim import sgd as torch_sgd
 
+from heatbath.halves import join, split
+
 sgd: Any = torch_sgd.sgd  # it takes tensors as rates too, its annotations do not say so
 _LOW, _HIGH = 2.0**-6, 2.0**6  # how far alpha may lie from the buffer's unit, and the square of the next from 1
 
@@ -194,7 +196,7 @@ def linear_sgd(
     momentum: Tensor,
     weight_decay: Tensor,
     gains: Sequence[float],
-    copies: Sequence[Tensor] = (),
+    rests: Sequence[Tensor] = (),
 ) -> None:
     """Take one step in place on parameters that hold one network in each row.
 
@@ -206,17 +208,24 @@ def linear_sgd(
         momentum: ``mu``.
         weight_decay: what times the parameters is added to the gradients.
         gains: a factor for the gradients of each parameter.
-        copies: of the parameters, in another format, to be kept equal to them.
+        rests: the lower halves, see `heatbath.halves`, of parameters of which ``params`` are the upper ones; velocities
+            and numbers are of single precision then. Empty where parameters are whole.
     """
-    for param, raw, velocity, gain in zip(params, grads, velocities, gains, strict=True):
+    lower: Sequence[Tensor | None] = rests or [None] * len(params)
+    for param, rest, raw, velocity, gain in zip(params, lower, grads, velocities, gains, strict=True):
+        whole = param if rest is None else join(param, rest)
         shape = (-1, *[1] * (param.ndim - 1))
         a, b, c, mu, decay = (number.view(shape) for number in (*coefficients, momentum, weight_decay))
-        grad = raw.to(param.dtype) * gain + decay * param
+        grad = raw.to(whole.dtype) * gain + decay * whole
         new = mu * velocity + a * grad
-        param.sub_(b * grad + c * new)
+        way = b * grad + c * new
         velocity.copy_(new)
-    for copy, param in zip(copies, params, strict=bool(copies)):
-        copy.copy_(param)
+        if rest is None:
+            param.sub_(way)
+        else:
+            high, low = split(whole - way)
+            param.copy_(high)
+            rest.copy_(low)
 
 
 def _start_at_rest(buffers: list[Any], grads: list[Tensor]) -> float:

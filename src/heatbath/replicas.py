@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from heatbath import halves
 from heatbath.configs import RunConfig
 from heatbath.datasets import Dataset, epoch_orders
 from heatbath.draws import orbits
@@ -83,13 +84,10 @@ class ReplicaGroup:
         self._steps, self._batch_size = configs[0].steps_per_epoch, configs[0].batch_size
         with torch.device("meta"):
             shapes = [tensor.shape for tensor in network.pack(MODELS[configs[0].model]())]
-        self._params = [_zeros(len(configs), shape, kept, device) for shape in shapes]
-        # What a GPU computes with: in half precision, copies that each step of the parameters renews.
-        self._working, self._copies = self._params, []
-        if kept != self._dtype and device.type != "cpu":
-            self._working = self._copies = [_zeros(len(configs), shape, self._dtype, device) for shape in shapes]
-        for tensor in self._working:
-            tensor.requires_grad_()
+        halved = _in_halves(precision, device, compiled)  # the upper ones are what is computed with: no copy is needed
+        form = self._dtype if halved else kept
+        self._params = [_zeros(len(configs), shape, form, device).requires_grad_() for shape in shapes]
+        self._rests = [_zeros(len(configs), shape, torch.int16, device) for shape in shapes] if halved else []
         self._velocities = [_zeros(len(configs), shape, kept, device) for shape in shapes]
         self._loss = _compile(_loss) if compiled else _loss
         self._update: Callable[..., None] = _compile(linear_sgd) if compiled else linear_sgd
@@ -139,7 +137,7 @@ class ReplicaGroup:
         self._foreseen = epoch, factors, np.stack(coefficients, axis=2)
 
     def step(self, at: int) -> None:
-        """Take step ``at`` of the epoch with the only replica, by the optimizer's own function."""
+        """Take step ``at`` of the epoch with the only replica, of whole weights, by the optimizer's own function."""
         grads = self._gradients(self._rows[:, at, : self._sizes[at]], at)
         for grad, gain in zip(grads, self._network.gains, strict=True):
             if gain != 1.0:
@@ -154,12 +152,12 @@ class ReplicaGroup:
         rows = self._rows.index_select(1, at)[:, 0]
         weights = self._sample_weights.index_select(0, at)[0]
         dropout = Dropout(*self._dropout, self._taken + at, self._batch_size)
-        loss = self._loss(self._network, self._working, self._data, rows, weights, dropout, self._dtype)
-        grads = torch.autograd.grad(loss, self._working)
+        loss = self._loss(self._network, self._params, self._data, rows, weights, dropout, self._dtype)
+        grads = torch.autograd.grad(loss, self._params)
         coefficients = self._coefficients.index_select(0, at)[0].unbind()
         knobs = *self._per_row, self._network.gains
         with torch.no_grad():
-            self._update(self._params, grads, self._velocities, coefficients, *knobs, self._copies)
+            self._update(self._params, grads, self._velocities, coefficients, *knobs, self._rests)
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
@@ -182,19 +180,22 @@ class ReplicaGroup:
         together = len(states) > 1 or self._device.type != "cpu"
         self._unit = 1.0 if together else float(units[0])
         for kind, tensors in (("weight", self._params), ("velocity", self._velocities)):
-            for name, tensor in zip(self._network.names, tensors, strict=True):
+            for at, (name, tensor) in enumerate(zip(self._network.names, tensors, strict=True)):
                 stack = torch.stack([state[f"{kind}.{name}"] for state in states])
                 if together and kind == "velocity":
                     stack = stack * units.view(-1, *[1] * (stack.ndim - 1)).to(stack.dtype)
+                if self._rests and kind == "weight":
+                    stack, rest = halves.split(stack.to(self._device, torch.float32))
+                    self._rests[at].copy_(rest)
                 tensor.data.copy_(stack)
-        for copy, param in zip(self._copies, self._params, strict=bool(self._copies)):
-            copy.data.copy_(param)
 
+    @torch.no_grad()
     def states(self) -> list[ReplicaState]:
         """Return copies of their states, on the CPU, without the number of the epoch."""
+        weights = map(halves.join, self._params, self._rests) if self._rests else self._params
         stacks = {
-            f"{kind}.{name}": tensor.detach().to("cpu", copy=True)
-            for kind, tensors in (("weight", self._params), ("velocity", self._velocities))
+            f"{kind}.{name}": tensor.to("cpu", copy=True)
+            for kind, tensors in (("weight", weights), ("velocity", self._velocities))
             for name, tensor in zip(self._network.names, tensors, strict=True)
         }
         unit = torch.tensor(self._unit, dtype=torch.float64, device="cpu")
@@ -211,15 +212,20 @@ class ReplicaGroup:
             with torch.no_grad():
                 return self._network.gradients(self._params, images, data.labels.index_select(0, rows[0]))
         dropout = Dropout(*self._dropout, self._taken + at, self._batch_size)
-        loss = self._loss(self._network, self._working, self._data, rows, None, dropout, self._dtype)
-        found = torch.autograd.grad(loss, self._working)
+        loss = self._loss(self._network, self._params, self._data, rows, None, dropout, self._dtype)
+        found = torch.autograd.grad(loss, self._params)
         return [_like(param, grad) for param, grad in zip(self._params, found, strict=True)]
 
     def _evaluate(self, split: Split) -> Tensor:
         size = self._evaluation_size
         parts = zip(split.images.split(size), split.labels.split(size), strict=True)
-        sums = [self._sums(self._network, self._working, split.dataset, *part, self._dtype) for part in parts]
+        sums = [self._sums(self._network, self._params, split.dataset, *part, self._dtype) for part in parts]
         return torch.stack(sums).sum(0)
+
+
+def _in_halves(precision: str, device: torch.device, compiled: bool) -> bool:
+    """Whether the weights are kept in two halves: where only `step_together` steps them, in one pass over memory."""
+    return precision == "bf16" and device.type == "cuda" and compiled
 
 
 def _loss(

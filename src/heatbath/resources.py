@@ -48,7 +48,7 @@ def plan_stacks(configs: Sequence[RunConfig], device: torch.device | str, free_b
 
 def replica_bytes(config: RunConfig) -> int:
     """Return about how much GPU memory one more replica takes: weights, activations and the order of its images."""
-    weights = _WEIGHTS[config.model] * 4 * 4  # parameters, velocities, gradients, and a copy in half precision or so
+    weights = _WEIGHTS[config.model] * 4 * 4  # parameters, velocities, gradients, and as much as one of them to spare
     return weights + config.batch_size * _ACTIVATIONS[config.model] + 40 * config.training_images
 
 
