@@ -39,6 +39,9 @@ def explain(error: Exception) -> str | None:
         return f"this needs {error.name}: pip install 'heatbath[{_EXTRAS[error.name]}]'"
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}; ask for less"
+    if isinstance(error, OSError) and error.strerror:  # the system's own, with a number and perhaps a file
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"{where}{error.strerror[0].lower()}{error.strerror[1:]}"
     if isinstance(error, ValueError | TypeError | OSError):
         return " ".join(str(error).split())
     return None
