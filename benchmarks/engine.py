@@ -86,11 +86,12 @@ def on_gpu(model: str, size: int, device: torch.device, rounds: int) -> dict[str
     stack = Stack(configs[:count], data, device=device, compile=True)
     torch.cuda.synchronize()
     build = time.perf_counter() - start
+    stack.train_epoch()
+    memory = torch.cuda.max_memory_allocated()  # the stack alone: the plain loops come after
     loops = {"plain": PlainLoop(model, size, data, device)}
     if stack.precision == "bf16":
         loops["autocast"] = PlainLoop(model, size, data, device, autocast=True)
     steps, full = configs[0].steps_per_epoch, len(data.train_labels) // size
-    stack.train_epoch()
     for loop in loops.values():
         loop.train(20)
         loop.evaluate()
@@ -113,7 +114,7 @@ def on_gpu(model: str, size: int, device: torch.device, rounds: int) -> dict[str
         "engine_evaluation_s": statistics.median(times["engine_eval"]),
         "run_of_180_epochs_s": 180 * statistics.median(epochs["engine"]),
         "build_s": build,
-        "memory_GiB": torch.cuda.max_memory_allocated() / 2**30,
+        "memory_GiB": memory / 2**30,
         "step_ratio": ratio(times["plain"], times["engine"]),
         "epoch_ratio": ratio(epochs["plain"], epochs["engine"]),
     }
@@ -235,11 +236,11 @@ class PlainLoop:
 def shares(model: str, size: int, step_s: float, peaks: dict[str, float], device: torch.device) -> dict[str, float]:
     """The parts of the peaks that a replica's share of a step is worth."""
     network = NETWORKS[model]
-    params = [tensor[None] for tensor in network.pack(build_model(model))]
+    params = [tensor[None].requires_grad_() for tensor in network.pack(build_model(model))]
     image = torch.zeros(1, *IMAGE_SHAPES[DATASETS[model]])
     with FlopCounterMode(display=False) as counter:
-        network.logits(params, image, None)
-    flops = 3 * size * counter.get_total_flops()  # one product forward, two backward
+        torch.autograd.grad(network.logits(params, image, None).sum(), params)
+    flops = size * counter.get_total_flops()  # of a layer one product forward, two backward, of the first layer one
     weights = sum(tensor.numel() for tensor in params)
     width = 2 if resolve_precision(config(model, size, 0), device) == "bf16" else 4
     # Forward reads the weights; backward writes gradients; the update reads three and writes two. In half precision

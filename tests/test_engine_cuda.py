@@ -69,15 +69,29 @@ def test_a_replica_of_a_stack_equals_it_alone(data):
         assert epoch.test_accuracy == pytest.approx(alone.test_accuracy, abs=5e-3)
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_resuming_the_same_stack_is_bit_exact(data, precision):
+def test_resuming_the_same_stack_is_bit_exact(data, precision, compiled):
     configs = [config.with_(precision=precision) for config in VARIED]
-    through = Stack(configs, data, device="cuda")
+    through = Stack(configs, data, device="cuda", compile=compiled)
     expected = [through.train_epoch() for _ in range(2)]
-    stack = Stack(configs, data, device="cuda")
+    stack = Stack(configs, data, device="cuda", compile=compiled)
     assert stack.train_epoch() == expected[0]
-    resumed = Stack(configs, data, device="cuda", states=stack.states())
+    resumed = Stack(configs, data, device="cuda", states=stack.states(), compile=compiled)
     assert resumed.train_epoch() == expected[1]
+
+
+def test_a_state_is_the_same_compiled_or_not(data):
+    """In half precision, where a compiled step keeps its weights in two halves and another keeps them whole."""
+    configs = [config.with_(precision="bf16") for config in VARIED]
+    stack = Stack(configs, data, device="cuda", compile=True)
+    stack.train_epoch()
+    states = stack.states()
+    for compiled in (False, True):
+        found = Stack(configs, data, device="cuda", states=states, compile=compiled).states()
+        for one, other in zip(found, states, strict=True):
+            assert all(torch.equal(one[name], tensor) for name, tensor in other.items())
+            assert {tensor.dtype for name, tensor in one.items() if name.startswith("weight.")} == {torch.float32}
 
 
 def test_a_run_moves_from_a_cpu_to_a_gpu(data):
@@ -98,17 +112,20 @@ def test_a_diverged_replica_leaves_its_neighbours_alone(data):
         assert one.train_loss == pytest.approx(other.train_loss, rel=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize(("model", "name"), [("cnn", "mnist"), ("vgg16", "cifar10")])
 def test_convolutional_networks_side_by_side(model, name, monkeypatch):
-    """Two replicas in one graph, with dropout in VGG16, go where they go on a CPU; that half precision goes there to
-    0.05 (CNN) and 0.09 (VGG16), and to 0.35 in the worst layer, was found on a CPU."""
+    """Two replicas in one graph, with dropout in VGG16, go where they go on a CPU, compiled or not; that half precision
+    goes there to 0.05 (CNN) and 0.09 (VGG16), and to 0.35 in the worst layer, was found on a CPU."""
     monkeypatch.setitem(TRAINING_IMAGES, name, 160)
     data = pattern(name, 160, 40)
     knobs = {"model": model, "dataset": name, "batch_size": 64, "epochs": 1, "lr": 2e-3, "precision": "fp32"}
     configs = [RunConfig(seed=seed, weight_decay=1e-3, **knobs) for seed in (1, 2)]
     expected = ways(Stack(configs, data))
-    for precision, whole, each in (("fp32", 0.02, 0.05), ("bf16", 0.2, 0.6)):
-        found = ways(Stack([config.with_(precision=precision) for config in configs], data, device="cuda"))
+    bounds = (("fp32", False, 0.02, 0.05), ("bf16", False, 0.2, 0.6), ("bf16", True, 0.2, 0.6))
+    for precision, compiled, whole, each in bounds:
+        some = [config.with_(precision=precision) for config in configs]
+        found = ways(Stack(some, data, device="cuda", compile=compiled))
         for one, other in zip(found, expected, strict=True):
             errors = {name: float((one[name] - way).norm() / way.norm()) for name, way in other.items()}
             assert max(errors.values()) < each, errors

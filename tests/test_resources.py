@@ -47,6 +47,11 @@ def test_shapes_may_not(change):
     assert stack_key(BASE.with_(**change)) != stack_key(BASE)
 
 
+def test_weights_from_imagenet_and_from_scratch_may_not_either():
+    vgg16 = RunConfig(model="vgg16", dataset="cifar10")
+    assert stack_key(vgg16.with_(weights="imagenet")) != stack_key(vgg16)
+
+
 def test_automatic_precision():
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     vgg16 = RunConfig(model="vgg16", dataset="cifar10")

@@ -7,7 +7,7 @@ A 3 x 3 convolution of small images takes less time than the passes over its act
   back needs is one byte for each window: which of the four was largest, or that none got through;
 - the first convolution, of one or three channels, is a product with the patches of the image.
 
-All of it computes what `torch.nn.functional` does, to rounding; what it gains is in ``docs/results.md``.
+All of it computes what `torch.nn.functional` does, to rounding.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ class ReplicaGroup:
         self._steps, self._batch_size = configs[0].steps_per_epoch, configs[0].batch_size
         with torch.device("meta"):
             shapes = [tensor.shape for tensor in network.pack(MODELS[configs[0].model]())]
-        halved = _in_halves(precision, device, compiled)  # the upper ones are what is computed with: no copy is needed
-        form = self._dtype if halved else kept
+        halved = _in_halves(precision, device, compiled)
+        form = self._dtype if halved else kept  # halves are computed with the upper ones, as they are
         self._params = [_zeros(len(configs), shape, form, device).requires_grad_() for shape in shapes]
         self._rests = [_zeros(len(configs), shape, torch.int16, device) for shape in shapes] if halved else []
         self._velocities = [_zeros(len(configs), shape, kept, device) for shape in shapes]
@@ -194,7 +194,7 @@ class ReplicaGroup:
         """Return copies of their states, on the CPU, without the number of the epoch."""
         weights = map(halves.join, self._params, self._rests) if self._rests else self._params
         stacks = {
-            f"{kind}.{name}": tensor.to("cpu", copy=True)
+            f"{kind}.{name}": tensor.cpu()
             for kind, tensors in (("weight", weights), ("velocity", self._velocities))
             for name, tensor in zip(self._network.names, tensors, strict=True)
         }
