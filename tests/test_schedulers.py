@@ -124,6 +124,23 @@ def test_resume_is_exact(optimizer_first):
     assert others[1].get_last_lr() == schedulers[1].get_last_lr()
 
 
+@pytest.mark.parametrize("random_last", [False, True], ids=["random loaded first", "random loaded last"])
+def test_resume_after_a_scheduler_of_the_epoch_came_last_tells_of_nothing(random_last):
+    def build():
+        parameter, optimizer = make()
+        return parameter, optimizer, lr_scheduler.ExponentialLR(optimizer, 0.5), hb.RandomLR(optimizer, LAW)
+
+    parameter, optimizer, outer, inner = build()
+    rates = effective_rates(parameter, optimizer, [inner], 4, epoch=4, after_epoch=[outer])
+    states = copy.deepcopy([part.state_dict() for part in (inner, outer, optimizer)])
+    parameter, optimizer, outer, inner = build()
+    pairs = list(zip((inner, outer, optimizer), states, strict=True))
+    for part, state in reversed(pairs) if random_last else pairs:
+        part.load_state_dict(state)
+    rates = np.append(rates, effective_rates(parameter, optimizer, [inner], 4, epoch=4, after_epoch=[outer]))
+    np.testing.assert_allclose(rates, 0.1 * np.repeat([1.0, 0.5], 4) * hb.draw(LAW, 0, 0, 8), rtol=1e-11)
+
+
 def test_resume_by_last_epoch():
     _, optimizer = make()
     first = hb.RandomLR(optimizer, LAW, seed=9)
@@ -167,6 +184,16 @@ def test_cosine_cycle_is_the_paper_s_formula(period):
     np.testing.assert_allclose(
         rates, [0.1 * (1 + math.cos(math.pi * k / period)) for k in range(60)], rtol=1e-11, atol=1e-16
     )
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.float32, np.float64])
+def test_cosine_cycle_takes_numbers_of_numpy_and_its_state_can_be_loaded(kind):
+    _, optimizer = make()
+    scheduler = hb.CosineCycleLR(optimizer, kind(6))
+    stream = io.BytesIO()
+    torch.save(scheduler.state_dict(), stream)
+    stream.seek(0)
+    assert torch.load(stream, weights_only=True) == scheduler.state_dict()
 
 
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["float", "tensor"])

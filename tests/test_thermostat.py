@@ -142,6 +142,8 @@ def test_a_wide_law_does_not_bring_the_momentum_closer_to_1_than_a_float_can_be(
             "no momentum.*=0, .*1.5 times too hot",
         ),
         (Thermostat(1e-4, 3, 0.5), {"lr": 1e-5}, "no batch_size.*batch_size=1.*3.333 times too cold"),
+        (Thermostat(1e-300, 1), {"lr": 1e10}, "no batch_size.*lr=1e\\+10 .*2\\*\\*64 or more"),
+        (Thermostat(1e-300, 1), {"lr": 1e30}, "no batch_size.*lr=1e\\+30 .*2\\*\\*64 or more"),
         (Thermostat(1e-4, 30, dataset_size=60), {"batch_size": 60}, "no lr.*whole data set"),
         (Thermostat(1e-4, 30, dataset_size=60), {"batch_size": 60, "solve": "momentum"}, "no momentum.*whole data set"),
         (Thermostat(1e-4, 60, dataset_size=60), {"batch_size": 30}, "temperature 0"),

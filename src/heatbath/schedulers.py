@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from numbers import Real
 from typing import Any
 
 import torch
@@ -124,6 +125,8 @@ class RandomLR(LRScheduler):
         ours = {"law": self.law, "seed": self.seed}
         refuse_other_draws(state_dict, ours, "RandomLR")
         super().load_state_dict({**state_dict, **ours})
+        if self.last_epoch > 0:  # a scheduler may rightly have multiplied the rate after the step that was saved
+            hooked_optimizer(self.optimizer)._is_before_first_draw = False  # type: ignore[attr-defined]
         factor = max(self._multipliers.at(max(self.last_epoch, 0)), _LEAST)
         for group in self.optimizer.param_groups:
             if "base_lr" in group:  # built on an optimizer in the middle of another mini-batch
@@ -158,11 +161,11 @@ class CosineCycleLR(LRScheduler):
     """
 
     def __init__(self, optimizer: Optimizer, period: float, last_epoch: int = -1) -> None:
-        if isinstance(period, bool) or not isinstance(period, (int, float)):
+        if isinstance(period, bool) or not isinstance(period, (int, float, Real)):
             raise TypeError(f"period must be a positive number of epochs, got {period!r}")
         if not 0 < period < math.inf:
             raise ValueError(f"period must be a positive number of epochs, got {period!r}")
-        self.period = period
+        self.period = float(period)  # a NumPy number could be saved but not loaded with weights_only
         self._written: list[Any] = []
         super().__init__(optimizer, last_epoch)
 

@@ -210,11 +210,16 @@ def _with_batch_size(other: Thermostat, target: float, _momentum: float) -> Ther
         raise ValueError("no batch_size gives a temperature above 0: dataset_size=1 has no noise")
     hottest = other.temperature()
     q, samples = target / hottest, other.dataset_size
-    size = 1.0 / q if samples is None else samples / (1.0 + q * (samples - 1))
+    size = hottest / target if samples is None else samples / (1.0 + q * (samples - 1))
     if size < 1.0 - 1e-9:
         raise ValueError(
             f"no batch_size gives temperature {target:.4g}: even batch_size=1 is only at {hottest:.4g}, {q:.4g} times "
             f"too cold, with lr={other.lr:.4g} and momentum={other.momentum:.4g}; raise the lr or the momentum"
+        )
+    if size >= 2.0**64:
+        raise ValueError(
+            f"no batch_size gives temperature {target:.4g}: with lr={other.lr:.4g} and momentum={other.momentum:.4g} "
+            "it would be 2**64 or more; lower the lr or the momentum"
         )
     largest = math.inf if samples is None else samples - 1  # all samples have no noise
     return replace(other, batch_size=int(max(1, min(math.floor(size + 0.5), largest))))
