@@ -111,6 +111,9 @@ def bootstrap_interval(
     quantiles ``z`` of both ends. ``Phi(z0)`` is the part of the resamples below the estimate; the acceleration is
     ``a = sum u^3 / (6 (sum u^2)^(3/2))`` with ``u_i`` the mean of all leave-one-out values less the ``i``-th. A pure
     function of values and seed. With fewer than two values, or one that is no number, the interval is unbounded.
+
+    Of few values it is too short: 95 % intervals of the mean of 5, 10 and 20 normal ones covered it in 83, 90 and 91 %
+    of simulations. For means take `summarize`, which covers at any number.
     """
     from scipy.special import ndtr, ndtri
 

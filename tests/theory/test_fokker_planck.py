@@ -141,6 +141,21 @@ def test_long_and_implicit_evolution_are_one_evolution():
     assert distance(solver, stopped, solver.evolve(start, 0.7)) < 0.01
 
 
+def test_a_high_barrier_costs_no_mass_and_hides_no_tolerance():
+    """A million steps of SGD are 5e7 steps of the mesh: what is rounded in each of them must not add up."""
+    equation = LangevinEquation(lr=0.1, momentum=0.0, diffusion=2.0, batch_size=4.0)
+    wells = DoubleWell(barrier=8.0 * equation.temperature)
+    solver = FokkerPlanck(equation, wells, suggest_phase_space(equation, wells, (64, 64)))
+    start = gaussian_density(solver.grid, [-1.0, 0.0], np.diag([0.002, equation.theta]))
+    density, elapsed = solver.relax(start)
+    assert elapsed > 5e4
+    assert abs(total_mass(density, solver.grid) - 1.0) < 1e-12
+    density, elapsed = solver.relax(density, tolerance=1e-10, longest=3e5)
+    assert elapsed < 3e5
+    assert density.min() >= 0.0
+    assert distance(solver, density, solver.equilibrium) <= 1e-10
+
+
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, 1e-13, math.nan])
 def test_a_tolerance_that_is_never_met_is_refused(tolerance):
     solver = solver_on(WELLS, 32, energy=14.5)

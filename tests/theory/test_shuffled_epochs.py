@@ -3,23 +3,25 @@
 import numpy as np
 import pytest
 
+from heatbath.theory.quadratic import relaxation_time
 from heatbath.thermostat import Thermostat
 
 CURVATURE, BATCH, PATHS = 1.0, 5, 400
 
 
 @pytest.mark.parametrize(
-    ("steps", "relaxation", "weights", "velocities"),
-    [(20, 75, 0.034, 0.49), (60, 10, 0.68, 0.97)],
+    ("steps", "rate", "relaxation", "weights", "velocities"),
+    [(20, 0.1 / 75, 64, 0.034, 0.49), (60, 0.01, 19, 0.68, 0.97)],
     ids=["slower-than-an-epoch", "faster-than-an-epoch"],
 )
-def test_the_weights_of_shuffled_epochs_are_colder_than_the_formula(steps, relaxation, weights, velocities):
+def test_the_weights_of_shuffled_epochs_are_colder_than_the_formula(steps, rate, relaxation, weights, velocities):
     """The heavy ball on a quadratic of unit curvature, against `Thermostat`'s temperature with its ``1 - C/N``."""
-    rate, momentum = 0.1 / relaxation, 0.9
+    momentum = 0.9
     rng = np.random.default_rng(7)
     samples = rng.standard_normal(steps * BATCH)
     samples -= samples.mean()
     knobs = Thermostat(rate, BATCH, momentum, dataset_size=len(samples))
+    assert round(relaxation_time(knobs, CURVATURE, "mean")) == relaxation
     temperature = knobs.temperature(samples.var(ddof=0) * CURVATURE)
     x, v, squares = np.zeros(PATHS), np.zeros(PATHS), []
     epochs = max(60, 20 * relaxation // steps)

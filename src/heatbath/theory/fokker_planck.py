@@ -48,7 +48,7 @@ from heatbath.theory.phase_space import PhaseSpace, total_mass
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 _LARGEST_LOSS = 1e-6  # the most mass that may live where the mesh does not follow it
 _COARSEST = 0.5  # the largest cell, in thermal widths
-_LEAST_TOLERANCE = 1e-10  # of `relax`; its mass is kept to about 1e-11
+_LEAST_TOLERANCE = 1e-10  # of `relax`, well above what rounding leaves of the distance
 
 
 class FokkerPlanck:
