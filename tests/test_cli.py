@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 
@@ -103,7 +104,12 @@ def test_warning_without_a_curvature_supposes_one(capsys):
         ([*PAPER, "--diffusion", "-1"], "diffusion"),
         (["simulate", "--diffusion", "-1"], "diffusion must be a finite number with diffusion > 0, got -1.0"),
         (["simulate", "--diffusion", "nan"], "diffusion > 0, got nan"),
-        (["measure", "--samples", "4001", "--epochs", "1"], "samples = 4001 is more than the 4000 training images"),
+        (["measure", "--samples", "4001", "--epochs", "1"], "--samples 4001: mnist5k has 4,000 training images"),
+        (["measure", "--batch-size", "4001"], "--batch-size 4001: mnist5k has 4,000 training images"),
+        (
+            ["measure", "--at-epoch", "2", "--at-epoch", "99"],
+            "--at-epoch must be from 0 to --epochs, which is 20, got 99",
+        ),
         (["measure", "--dataset", "cifar10"], "mlp takes images of 1 x 28 x 28"),
     ],
 )
@@ -133,6 +139,15 @@ def test_what_a_command_raises(capsys, monkeypatch, error, status, words):
     assert (got, out) == (status, "")
     assert words in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux only")
+@pytest.mark.parametrize("arguments", [PAPER, [*PAPER, "--json"]])
+def test_a_full_disk_of_the_output_is_told_as_such(arguments):
+    with open("/dev/full", "w") as full:
+        program = [sys.executable, "-m", "heatbath", *arguments]
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "heatbath: the output: no space left on device\n")
 
 
 def test_a_defect_keeps_its_traceback(monkeypatch):

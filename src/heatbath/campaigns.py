@@ -23,7 +23,6 @@ from heatbath.store import Store, Update
 
 _POLL, _LONGEST_POLL = 0.3, 3.0  # seconds between two looks at the runs of another process: the first, and at most
 _WORTH_WORKERS = 15.0  # seconds of work from which on it pays to start processes, which takes some seconds itself
-_SECONDS_PER_IMAGE = {"mlp": 20e-6, "cnn": 4e-3, "vgg16": 20e-3}  # and epoch, on one core, roughly
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ class Campaign:
         queue = self._plan(configs)
         processes = min(self._processes or processes, len(queue))
         images = sum(self._remaining[config.run] * config.training_images for config in configs)
-        enough = self._processes is not None or images * _SECONDS_PER_IMAGE[model] > _WORTH_WORKERS
+        enough = self._processes is not None or images * resources.CPU_SECONDS[model] > _WORTH_WORKERS
         side_by_side = processes > 1 and enough
         places = f"{processes if side_by_side else 1} x {threads} threads".replace(" 1 threads", " 1 thread")
         self.say(f"trains {_runs(len(configs))} of {model} on {places}", once=True, routine=True)

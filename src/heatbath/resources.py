@@ -10,6 +10,9 @@ import torch
 from heatbath.configs import RunConfig
 from heatbath.machines import available_memory
 
+CPU_SECONDS = {"mlp": 1e-5, "cnn": 5e-3, "vgg16": 45e-3}
+"""Of one core, for one image in one epoch, with evaluation; rough, from the steps in ``benchmarks/results``."""
+
 
 def stack_key(config: RunConfig) -> tuple[Any, ...]:
     """Return what runs must agree in to share a stack: whatever decides a shape, a data set or an arithmetic."""

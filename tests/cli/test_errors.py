@@ -1,4 +1,4 @@
-"""SIGTERM ends a command as Ctrl-C does, and nothing half-written is left."""
+"""What was typed is told; SIGTERM ends a command as Ctrl-C does, and nothing half-written is left."""
 
 import signal
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from heatbath.cli import thermostat
-from heatbath.cli.errors import stoppable
+from heatbath.cli.errors import explain, stoppable
 
 # A command that is told to end while it writes; where it is told twice, while it tidies up, it ends at once.
 TERMINATED = """
@@ -26,6 +26,34 @@ def draw(partial):
 thermostat.Thermostat = lambda *_: file_sets.write_together("out", draw)
 sys.exit(cli.main(["thermostat", "--lr", "1", "--batch-size", "1"]))
 """
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--lr", "abc"), ("--batch-size", "16.5"), ("--workers", "0"), ("--checkpoint-seconds", "-inf")],
+)
+def test_a_value_that_is_refused_is_shown(refused, option, value):
+    words = refused("train", option, value).partition(option)[2].partition("; see")[0]
+    assert words.count(value) == 1
+
+
+def test_a_refused_value_is_told_once_whoever_wrote_the_message():
+    class Usage(Exception):
+        def format_message(self):
+            return f"Invalid value for '--lr': {self}."
+
+    class Invalid(ValueError):
+        def errors(self):
+            return [{"msg": "not a number", "input": "abc"}, {"msg": "not a number", "input": "d"}]
+
+    def explained(error, cause):
+        error.__cause__ = cause
+        return explain(error)
+
+    told = "Invalid value for '--lr': {}; see 'heatbath --help'"
+    whole = explained(Usage("'abc' is not a valid float"), ValueError("could not convert"))
+    assert whole == told.format("'abc' is not a valid float")
+    assert explained(Usage("not a number"), Invalid()) == told.format("not a number, got 'abc'")
 
 
 def test_a_termination_leaves_nothing_half_written(tmp_path):

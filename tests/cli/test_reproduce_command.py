@@ -3,10 +3,11 @@ import re
 
 import pytest
 
-from heatbath import paper, runner
+from heatbath import machines, paper, report, resources, runner
 from heatbath.archives import write_lines
-from heatbath.cli import verdicts
+from heatbath.cli import reproduce, verdicts
 from heatbath.cli.report import read_records
+from heatbath.paper import reproduction
 from heatbath.store import Store
 from heatbath.verdicts import Claim, judge
 
@@ -165,6 +166,78 @@ def test_report_of_other_runs(refused, tmp_path):
     with Store(tmp_path / "runs") as store:
         store.add([RunConfig(lr=0.123)])
     assert "no run in runs belongs to a figure" in refused("report", "runs")
+
+
+def test_report_of_a_scale_without_runs(refused, exported, monkeypatch):
+    words = "no run in exports belongs to a figure at the scale"
+    assert f"{words} paper; there are runs of smoke\n" in refused("report", "exports", "--scale", "paper")
+    monkeypatch.setattr(paper, "EXPERIMENTS", {"figure5": paper.EXPERIMENTS["figure5"]})
+    assert f"{words} smoke; 'heatbath reproduce' makes" in refused("report", "exports", "--scale", "smoke")
+
+
+def test_report_of_calculations_without_runs(heatbath, refused, exported, monkeypatch):
+    """Those that two scales share are no reason to draw the one without runs."""
+    some = {name: paper.EXPERIMENTS[name] for name in ("coupling", "theory")}
+    monkeypatch.setattr(paper, "EXPERIMENTS", some)
+    smoke, laptop = (some["theory"].calculations(scale)[0] for scale in ("smoke", "laptop"))
+    (exported / "calculations").mkdir()
+    for calculation in (smoke, laptop):
+        kept = {"settings": calculation.settings, "result": {"momenta": [], "forms": {}}}
+        (exported / "calculations" / f"{calculation.name}.json").write_text(json.dumps(kept))
+    monkeypatch.setattr(reproduction, "draw", lambda *_, **__: ((), "page"))
+    assert heatbath("report", "exports", "--scale", "laptop")[0] == 0
+    monkeypatch.setattr(type(smoke), "name", laptop.name)
+    assert "there are runs of smoke" in refused("report", "exports", "--scale", "laptop")
+
+
+def test_report_tells_of_seeds_that_it_does_not_take(heatbath, tmp_path, exported, monkeypatch):
+    some = {name: paper.EXPERIMENTS[name] for name in ("figure1", "coupling")}
+    monkeypatch.setattr(paper, "EXPERIMENTS", some)
+    monkeypatch.setattr(report, "write_report", lambda _figures, folder, **_: folder / "report.html")
+    assert "--seeds" not in heatbath("report", "exports")[1]
+    runner.run(some["coupling"].configs("smoke", 3)[2::3], tmp_path / "third", "cpu", checkpoint_seconds=60.0)
+    with Store(tmp_path / "third", read_only=True) as store:
+        write_lines(store.records(), exported / "third.jsonl")
+    out = heatbath("report", "exports")[1]
+    told = "The scale smoke takes fewer seeds than there are of coupling: --seeds 3 takes them too"
+    assert f"\n{told}\n" in out
+    assert "n = 2" in out
+    asked = heatbath("report", "exports", "--seeds", 3)[1]
+    assert "n = 3" in asked
+    assert "fewer seeds" not in asked
+
+
+def test_report_names_figures_without_results_once(heatbath, tmp_path, exported, monkeypatch):
+    some = {name: paper.EXPERIMENTS[name] for name in ("figure1", "figure5", "coupling", "theory")}
+    monkeypatch.setattr(paper, "EXPERIMENTS", some)
+    status, out, _ = heatbath("report", "exports", "--out", "page")
+    assert status == 0
+    assert "\nNot complete: figure1; the report says what is missing\n" in out
+    assert "\nWithout any results: figure5, theory\n" in out
+    assert out.count("figure5") == out.count("theory") == 1
+    table = (tmp_path / "page" / "verdicts.md").read_text()
+    assert all(f"| {name} |" in table for name in some)
+
+
+@pytest.mark.parametrize(
+    ("figures", "arguments", "words"),
+    [
+        (["figure2"], ["--device", "auto"], "heatbath: no GPU is seen: on this CPU expect about 2 weeks\n"),
+        (["figure2"], ["--device", "cpu", "--seeds", 1], "heatbath: on this CPU expect about 2 days\n"),
+        (["figure2"], ["--quiet"], ""),
+        (["figure1", "figure3"], ["--scale", "laptop"], ""),
+    ],
+)
+def test_weeks_on_a_cpu_are_told_before_they_begin(heatbath, monkeypatch, figures, arguments, words):
+    def stop(*_arguments, **_options):
+        raise ValueError("begun")
+
+    monkeypatch.setattr(machines, "choose_device", lambda _device: "cpu")
+    monkeypatch.setattr(machines, "available_cores", lambda: 2)
+    monkeypatch.setattr(resources, "available_memory", lambda: 2**34)
+    monkeypatch.setattr(reproduce, "download_data", lambda *_: None)
+    monkeypatch.setattr(reproduction, "reproduce", stop)
+    assert heatbath("reproduce", *figures, "--scale", "paper", *arguments)[2] == f"{words}heatbath: begun\n"
 
 
 @pytest.mark.parametrize("width", [60, 120, None])

@@ -54,17 +54,19 @@ def test_help_names_the_commands(heatbath):
     status, out, err = heatbath("runs")
     assert (status, err) == (0, "")
     assert all(name in out for name in ("list", "show", "resume", "merge", "export"))
+    assert "JSON, a list with an object for each run" in " ".join(heatbath("runs", "list", "--help")[1].split())
 
 
 def test_list(filled):
     status, out, err = filled("runs", "list")
     assert (status, err) == (0, "")
     lines = out.splitlines()
+    assert lines[0] == "law uniform:1, batch size 256, Nesterov momentum 0.9, 3 epochs"
     expected = {"run": CONFIGS[1].run[:8], "model": "mlp", "dataset": "mnist5k", "protocol": "constant", "lr": "0.02"}
-    expected |= {"batch": "256", "mom.": "0.9", "seed": "1", "status": "finished", "epochs": "3/3"}
+    expected |= {"seed": "1", "validation": "0", "status": "finished", "epochs": "3/3"}
     expected |= {"test": "0.6600", "best": "0.6600"}
-    assert dict(zip(lines[0].split(), lines[3].split(), strict=True)) == expected
-    assert lines[7].split()[8:] == ["pending", "1/3", "0.4600", "0.4600"]
+    assert dict(zip(lines[1].split(), lines[4].split(), strict=True)) == expected
+    assert lines[8].split()[7:] == ["pending", "1/3", "0.4600", "0.4600"]
     assert lines[-1] == "7 of 7 runs in runs: 1 pending, 5 finished, 1 diverged"
 
 
@@ -86,6 +88,32 @@ def test_filters(filled, filters, indices):
     assert (f"{len(indices)} of 7 runs" if indices else "no such run among the 7 in runs") in out
 
 
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        ({"weight_decay": 0.01}, {"decay": ["0", "0.01"]}),
+        ({"nesterov": False}, {"nesterov": ["True", "False"]}),
+        ({"precision": "fp32"}, {"precision": ["auto", "fp32"]}),
+        ({"validation": 100}, {"validation": ["0", "100"]}),
+        ({"weights": "imagenet"}, {"weights": ["-", "imagenet"]}),
+        ({"batch_size": 64, "momentum": 0.0}, {"batch": ["256", "64"], "mom.": ["0.9", "0"]}),
+        ({"seed": 7}, {"seed": ["0", "7"]}),
+        ({"epochs": 5}, {}),
+    ],
+)
+def test_a_column_for_each_setting_that_differs(heatbath, monkeypatch, tmp_path, changes, columns):
+    base = RunConfig(model="vgg16", dataset="cifar10", epochs=3)
+    with Store(tmp_path / "runs") as store:
+        store.add([base, base.with_(**changes)])
+    monkeypatch.setattr(screens, "terminal_width", lambda: 80)
+    lines = heatbath("runs", "list")[1].splitlines()
+    rule = next(k for k, line in enumerate(lines) if line.startswith("─"))
+    assert lines[rule - 1].split() == ["run", *columns, "status", "epochs", "test", "best"]
+    rows = [line.split() for line in lines[rule + 1 : rule + 3]]
+    assert [list(cells) for cells in zip(*rows, strict=True)][1:-4] == list(columns.values())
+    assert [row[-3] for row in rows] == ["0/3", "0/5" if "epochs" in changes else "0/3"]
+
+
 def test_names_are_cut_where_they_still_differ():
     assert runs._unique_digits(["0123456789", "fedcba9876"]) == 8
     assert runs._unique_digits(["0123456789", "0123456799"]) == 9
@@ -104,7 +132,7 @@ def test_show(filled):
     table = {line[:7].strip(): line[7:].split() for line in out.split("\n\n")[1].splitlines()}
     assert table["3"] == ["0.02", "0.29", "0.71", "0.39", "0.66"]
     assert table["final"] == ["0.29", "0.71", "0.39", "0.66"]
-    assert table["last 20"] == ["0.39", "0.61", "0.49", "0.56"]
+    assert "last 20" not in table
 
 
 def test_a_small_loss_keeps_its_digits(heatbath, tmp_path):
@@ -293,7 +321,11 @@ def test_a_damaged_store_is_not_merged_after_another(refused, filled, tmp_path):
         (["list", "--dataset", "cifar"], "unknown dataset 'cifar'"),
         (["list", "--protocol", "cyclic:x"], "'x' is not a number of epochs"),
         (["show", "xyz"], "no run xyz in runs"),
-        (["show", ""], "7 runs begin with"),
+        (["show", ""], "no run '' in runs; 'heatbath runs list' shows their names"),
+        (["show", "", "--store", "single"], "no run '' in single"),
+        (["export", "mine.csv", "--model", "vgg16"], "no run in runs matches --model vgg16; nothing was written"),
+        (["export", "-", "--model", "cnn", "--status", "pending"], "matches --model cnn --status pending; nothing"),
+        (["export", "mine.csv", "--store", "empty"], "there are no runs in empty; nothing was written"),
         (["export", "runs.txt"], "must be one of .csv, .parquet, .jsonl, .jsonl.gz; or - to print CSV"),
         (["export", "nowhere/a.csv"], "there is no folder nowhere"),
         (["resume", "--device", "tpu"], "device must be"),
@@ -301,7 +333,10 @@ def test_a_damaged_store_is_not_merged_after_another(refused, filled, tmp_path):
         (["burn"], "burn"),
     ],
 )
-def test_errors_change_nothing(refused, filled, arguments, words):
+def test_errors_change_nothing(refused, filled, tmp_path, arguments, words):
+    fill(tmp_path / "single", CONFIGS[:1])
+    fill(tmp_path / "empty", [])
+    (tmp_path / "mine.csv").write_text("mine")
     assert words in refused("runs", *arguments)
 
 
@@ -310,17 +345,10 @@ def test_random_runs_are_told_apart(heatbath, tmp_path):
     laws = "uniform:0.5", f"twopoint:{1 / 3**0.5}", "exponential"
     with Store(tmp_path / "runs") as store:
         store.add([base, base.with_(coupling="update"), *(base.with_(law=law) for law in laws)])
-    lines = heatbath("runs", "list")[1].splitlines()[2:7]
-    found = [line.split("mnist5k")[1].split("0.005")[0].strip() for line in lines]
-    assert found == ["random", "random update", "uniform:0.5", "twopoint:0.577", "exponential"]
-
-
-def test_weights_of_others_are_told(heatbath, tmp_path):
-    base = RunConfig(model="vgg16", dataset="cifar10", epochs=1)
-    with Store(tmp_path / "runs") as store:
-        store.add([base, base.with_(weights="imagenet")])
-    lines = heatbath("runs", "list")[1].splitlines()[2:4]
-    assert [line.split("cifar10")[0].split()[1:] for line in lines] == [["vgg16"], ["vgg16", "imagenet"]]
+    heading, _, _, *lines = heatbath("runs", "list")[1].splitlines()[:8]
+    assert heading.startswith("mlp on mnist5k: random, lr 0.005, ")
+    found = [line[8:].split("pending")[0].strip() for line in lines]
+    assert found == ["random", "random update", "uniform:0.5", "twopoint:0.5774", "exponential"]
 
 
 def test_a_folder_of_exported_files_is_no_store(refused, tmp_path):
@@ -343,42 +371,43 @@ def test_a_locale_without_our_signs_is_no_error(filled, tmp_path):
     program = [sys.executable, "-m", "heatbath", "runs", "list"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(program, cwd=tmp_path, env=environment, check=True, capture_output=True)
-    assert set(done.stdout.splitlines()[1]) == set(b"-")
+    assert set(done.stdout.splitlines()[2]) == set(b"-")
     assert done.stderr == b""
 
 
 def test_a_narrow_terminal_gets_row_after_row(filled, monkeypatch):
-    monkeypatch.setattr(screens, "terminal_width", lambda: 40)
-    out = filled("runs", "list", "--protocol", "constant")[1]
-    assert "protocol  constant\n" in out
-    assert "test      0.6500\n" in out
-    assert "mom.      0.9\n" in out
-    assert max(map(len, out.splitlines()[:-1])) <= 40
+    monkeypatch.setattr(screens, "terminal_width", lambda: 20)
+    heading, *lines = filled("runs", "list", "--protocol", "constant")[1].split("\n\n")[0].splitlines()
+    assert " ".join((heading, *lines)).startswith("mlp on mnist5k: constant, lr 0.02, batch size 256")
+    assert {"seed    0", "test    0.6500"} <= set(lines)
+    assert max(map(len, lines[-6:])) <= 20
 
 
 @pytest.mark.parametrize(
     ("width", "left_out"),
     [
-        (100, set()),
-        (98, {"mom."}),
-        (86, {"mom.", "batch"}),
-        (80, {"mom.", "batch", "best"}),
-        (70, {"mom.", "batch", "best", "test"}),
+        (100, []),
+        (88, ["best"]),
+        (76, ["best", "test"]),
+        (70, ["best", "test", "seed"]),
+        (60, ["best", "test", "seed", "mom.", "batch"]),
     ],
 )
 def test_a_table_leaves_out_what_there_is_no_room_for(heatbath, monkeypatch, tmp_path, width, left_out):
-    config = RunConfig(model="vgg16", dataset="cifar10", protocol="cyclic:30", lr=0.02 / 3, epochs=180, seed=19)
+    config = RunConfig(model="vgg16", dataset="cifar10", protocol="cyclic:30", lr=0.02 / 3, epochs=180)
+    other = config.with_(protocol="random", law="lognormal:0.5", lr=0.01, batch_size=64, momentum=0.5, seed=19)
     with Store(tmp_path / "runs") as store:
-        store.add([config])
+        store.add([config, other])
         owner = Owner(store.owners)
         store.claim([config.run], owner)
         store.save(owner, [Update(config.run, 0, [Epoch(0.01, 0.5, 0.7, 0.6, 0.7)] * 180, "finished")])
         owner.close()
     monkeypatch.setattr(screens, "terminal_width", lambda: width)
-    lines = heatbath("runs", "list")[1].splitlines()
-    assert set(runs._HEADINGS) - set(lines[0].split()) == left_out
+    lines = heatbath("runs", "list")[1].splitlines()[1:]
+    knobs = ["protocol", "lr", "batch", "mom.", "seed"]
+    headings = ["run", *knobs, "status", "epochs", "test", "best"]
+    assert lines[0].split() == [heading for heading in headings if heading not in left_out]
     assert max(map(len, lines)) <= width
-    assert len(lines) == 2 + 1 + bool(left_out) + 2
+    assert len(lines) == 2 + 2 + bool(left_out) + 2
     if left_out:
-        named = lines[3].removeprefix("no room for: ").split(", ")
-        assert set(named) == left_out
+        assert lines[4] == f"no room for: {', '.join(left_out)}"

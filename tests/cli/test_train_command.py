@@ -11,7 +11,9 @@ from functools import partial
 import pytest
 
 import heatbath as hb
+from heatbath import machines, resources, runner
 from heatbath.cli import summaries, training
+from heatbath.records import Epoch, Record
 from heatbath.store import Store
 
 SHORT = ("train", "--epochs", 2, "--device", "cpu")
@@ -155,6 +157,37 @@ def test_damaged_data_is_told_before_the_store_is_made(refused, tmp_path):
     for known in MNIST:
         (tmp_path / known.name).write_bytes(b"no images")
     assert "damaged" in refused("train", "--dataset", "mnist", "--data-dir", ".")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "epochs_done", "words"),
+    [
+        (["--model", "vgg16", "--epochs", 20], 0, "about 6 hours"),
+        (["--model", "vgg16", "--epochs", 20], 15, "about 2 hours"),
+        (["--model", "vgg16", "--epochs", 20], 18, ""),
+        (["--model", "vgg16", "--epochs", 20, "--quiet"], 0, ""),
+        (["--model", "cnn", "--dataset", "mnist", "--epochs", 200], 0, "about 20 hours"),
+        (["--model", "cnn", "--dataset", "mnist", "--epochs", 200, "--seeds", 4], 0, "about 30 hours"),
+        (["--model", "cnn", "--dataset", "mnist", "--epochs", 200, "--seeds", 4, "--workers", 1], 0, "about 3 days"),
+        (["--dataset", "mnist", "--epochs", 180, "--seeds", 4], 0, ""),
+    ],
+)
+def test_long_work_on_a_cpu_is_told_before_it_begins(heatbath, monkeypatch, arguments, epochs_done, words):
+    def stop(*_arguments, **_options):
+        raise ValueError("begun")
+
+    def kept(configs, _store):
+        return [Record(config, "stopped", (Epoch(0.1, 1.0, 0.5, 1.0, 0.5),) * epochs_done) for config in configs]
+
+    monkeypatch.setattr(machines, "choose_device", lambda _device: "cpu")
+    monkeypatch.setattr(machines, "available_cores", lambda: 2)
+    monkeypatch.setattr(resources, "available_memory", lambda: 2**34)
+    monkeypatch.setattr(training, "download_data", lambda *_: None)
+    monkeypatch.setattr(training, "_kept", kept)
+    monkeypatch.setattr(runner, "check_data", lambda *_: None)
+    monkeypatch.setattr(runner, "run", stop)
+    told = f"heatbath: no GPU is seen: on this CPU expect {words}\n" if words else ""
+    assert heatbath("train", *arguments)[2] == f"{told}heatbath: begun\n"
 
 
 def test_an_interrupt_is_told_and_resumed(heatbath, tmp_path, monkeypatch):

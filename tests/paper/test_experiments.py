@@ -209,6 +209,25 @@ def test_a_run_that_is_not_finished_is_missing():
     assert figure.missing[0] == "cyclic:6: 2 of 6 runs are not finished; what there is, is drawn."
 
 
+def test_seeds_are_complete_where_every_group_has_them():
+    figure = EXPERIMENTS["figure1"]
+    records = make_records(figure.configs("smoke", 4), status="diverged")
+    assert figure.complete_seeds(records, "smoke") == 4
+    assert figure.complete_seeds(records, "laptop") == EXPERIMENTS["theory"].complete_seeds(records, "smoke") == 0
+    config = figure.groups("smoke")[3].config.with_(seed=2)
+    assert figure.complete_seeds(records | make_records([config], status="stopped"), "smoke") == 2
+
+
+def test_results_are_runs_that_have_ended_and_calculations():
+    figure, theory = EXPERIMENTS["figure1"], EXPERIMENTS["theory"]
+    last = figure.configs("smoke", 3)[-1]
+    assert not figure.has_results(make_records([last]), "smoke")
+    assert figure.has_results(make_records([last]), "smoke", 3)
+    assert not figure.has_results(make_records([last], status="stopped"), "smoke", 3)
+    assert not theory.has_results({}, "smoke")
+    assert theory.has_results({}, "smoke", results={theory.calculations("smoke")[1].name: {}})
+
+
 def test_a_calculation_is_named_by_its_settings():
     def same(**changes):
         return Calculation("x", {"rate": 0.1, "steps": 5, **changes}, lambda settings, **_: dict(settings)).name

@@ -21,6 +21,7 @@ from heatbath.cli.measure import measure_network
 from heatbath.cli.report import rebuild_report
 from heatbath.cli.reproduce import reproduce_figures
 from heatbath.cli.runs import app as runs_app
+from heatbath.cli.screens import printing
 from heatbath.cli.simulate import simulate_landscape
 from heatbath.cli.thermostat import print_temperature
 from heatbath.cli.train import train_networks
@@ -59,7 +60,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stdout.reconfigure(errors="replace")  # a poor locale gets a poor table, not an error after the work
     try:
         status = app(arguments, prog_name="heatbath", standalone_mode=False)
-        sys.stdout.flush()
+        with printing():
+            sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     except Interruption as error:

@@ -34,7 +34,7 @@ def explain(error: Exception) -> str | None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "heatbath"
         text = " ".join(str(error.format_message()).split()).rstrip(".")
-        return f"{text}; see '{command} --help'"
+        return f"{text}{_refused_value(error)}; see '{command} --help'"
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         return f"this needs {error.name}: pip install 'heatbath[{_EXTRAS[error.name]}]'"
     if isinstance(error, MemoryError):
@@ -45,6 +45,13 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, ValueError | TypeError | OSError):
         return " ".join(str(error).split())
     return None
+
+
+def _refused_value(error: Exception) -> str:
+    """What was typed, where typer's message does not have it: since it asks pydantic, whose error has it as input."""
+    details = getattr(error.__cause__, "errors", None)
+    found = details() if callable(details) else []
+    return f", got {found[0]['input']!r}" if found and "input" in found[0] else ""
 
 
 @contextmanager

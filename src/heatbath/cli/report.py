@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from heatbath.cli.progress import display
-from heatbath.cli.screens import check_folder, console, folder_option, warn
+from heatbath.cli.screens import check_folder, console, folder_option, terminal_width, warn
 from heatbath.cli.summaries import name_some
 from heatbath.cli.verdicts import print_verdicts
 from heatbath.records import Record
 
 if TYPE_CHECKING:
-    from heatbath.paper import Scale
+    from heatbath.paper import Experiment, Scale
 
 _EXPORTS = (".jsonl", ".jsonl.gz")
 
@@ -51,18 +51,28 @@ def rebuild_report(
         left_out = [experiment.name for experiment in find_experiments() if not experiment.exists(chosen)]
         calculations = [calculation for experiment in experiments for calculation in experiment.calculations(chosen)]
         results = reproduction.cached_results(calculations, folder)
+        if scale is not None:
+            _check_scale(chosen, known, results, source)
         said += [f"{file} is damaged, and counts as missing" for file in reproduction.damaged_results(folder)]
         shown.show(None, ("drawing",))
         figures, page = reproduction.draw(experiments, known, chosen, seeds, results, out, left_out)
-    print_verdicts((figure.name, verdict) for figure in figures for verdict in figure.verdicts)
-    screen = console()
+    empty = {e.name for e in experiments if not e.has_results(known, chosen, seeds, results)}
+    verdicts = [(f.name, verdict) for f in figures if f.name not in empty for verdict in f.verdicts]
+    if verdicts:
+        print_verdicts(verdicts)
+    screen = console(wrap=terminal_width() is not None)
     for text in said:
         screen.print()
         warn(text)
-    missing = [figure.name for figure in figures if figure.missing]
+    missing = [figure.name for figure in figures if figure.missing and figure.name not in empty]
     if missing:
         screen.print(f"\nNot complete: {', '.join(missing)}; the report says what is missing")
-    screen.print(f"\nThe report, at the scale {chosen}: {page}")
+    if empty:
+        screen.print(f"\nWithout any results: {', '.join(f.name for f in figures if f.name in empty)}")
+    spare = None if seeds is not None else _spare_seeds(experiments, known, chosen)
+    if spare is not None:
+        screen.print(f"\n{spare}")
+    console().print(f"\nThe report, at the scale {chosen}: {page}")  # a path stays whole
 
 
 def read_records(source: Path, say: Callable[[str], None] | None = None) -> list[Record]:
@@ -109,10 +119,41 @@ def _read_files(files: Iterable[Path], say: Callable[[str], None] | None) -> lis
         return results.records()
 
 
-def _largest_scale(known: dict[str, Record], source: Path) -> str:
-    from heatbath.paper import SCALES, find_experiments
+def _largest_scale(known: Mapping[str, Record], source: Path) -> str:
+    from heatbath.paper import SCALES
 
     for scale in reversed(SCALES):
-        if any(config.run in known for experiment in find_experiments() for config in experiment.configs(scale)):
+        if _has_runs(scale, known):
             return scale
     raise ValueError(f"no run in {source} belongs to a figure; 'heatbath reproduce' makes those that do")
+
+
+def _check_scale(
+    scale: Scale, known: Mapping[str, Record], results: Mapping[str, Mapping[str, Any]], source: Path
+) -> None:
+    """Refuse a scale that there is nothing of: neither runs, nor calculations that are no other scale's as well."""
+    from heatbath.paper import SCALES, find_experiments
+
+    there = [name for name in SCALES if _has_runs(name, known)]
+    shared = {c.name for name in there for experiment in find_experiments() for c in experiment.calculations(name)}
+    if scale in there or results.keys() - shared:
+        return
+    hint = f"there are runs of {' and '.join(there)}" if there else "'heatbath reproduce' makes those that do"
+    raise ValueError(f"no run in {source} belongs to a figure at the scale {scale}; {hint}")
+
+
+def _has_runs(scale: Scale, known: Mapping[str, Record]) -> bool:
+    from heatbath.paper import find_experiments
+
+    return any(config.run in known for experiment in find_experiments() for config in experiment.configs(scale))
+
+
+def _spare_seeds(experiments: Sequence[Experiment], known: Mapping[str, Record], scale: Scale) -> str | None:
+    """What to say where figures have more seeds than the scale takes; None where they do not."""
+    complete = {experiment.name: experiment.complete_seeds(known, scale) for experiment in experiments}
+    taken = {e.name: max((group.seeds for group in e.groups(scale)), default=0) for e in experiments}
+    more = [name for name, seeds in complete.items() if seeds > taken[name]]
+    if not more:
+        return None
+    words = f"The scale {scale} takes fewer seeds than there are of {', '.join(more)}"
+    return f"{words}: --seeds {max(complete.values())} takes them too"

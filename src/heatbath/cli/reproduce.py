@@ -13,7 +13,15 @@ from heatbath.cli.errors import resumable
 from heatbath.cli.progress import display
 from heatbath.cli.report import exported_files
 from heatbath.cli.screens import check_data_dir, check_folder, console, folder_option, print_table
-from heatbath.cli.training import DataOption, DeviceOption, QuietOption, StoreOption, WorkersOption, unfinished
+from heatbath.cli.training import (
+    DataOption,
+    DeviceOption,
+    QuietOption,
+    StoreOption,
+    WorkersOption,
+    tell_of_long_work,
+    unfinished,
+)
 from heatbath.cli.verdicts import print_verdicts
 from heatbath.store import Store
 
@@ -65,8 +73,10 @@ def reproduce_figures(
         shown.show(None, ("starting",))
         if not draw_only:
             machines.choose_device(device)
-            configs = [config for experiment in experiments for config in experiment.configs(scale, seeds)]
-            download_data(unfinished(configs, store), data_dir, shown)
+            configs = {c.run: c for experiment in experiments for c in experiment.configs(scale, seeds)}
+            left = unfinished(list(configs.values()), store)
+            download_data(left, data_dir, shown)
+            tell_of_long_work(left, store, device, workers, shown)
         found = reproduce(
             figures or (),
             scale,

@@ -15,8 +15,8 @@ import typer
 
 from heatbath import archives, tables
 from heatbath.cli.report import exported_files
-from heatbath.cli.screens import check_folder, console, folder_option, print_table, warn, write
-from heatbath.cli.summaries import SHORTEST, name_some, print_groups
+from heatbath.cli.screens import check_folder, console, folder_option, print_table, terminal_width, warn, write
+from heatbath.cli.summaries import SHORTEST, cell, describe_settings, name_some, print_groups, title, varying
 from heatbath.cli.training import (
     CheckpointOption,
     DataOption,
@@ -34,8 +34,7 @@ from heatbath.records import EPOCH_FIELDS, STATUSES, TAIL, Record
 from heatbath.store import Store
 
 _EPOCHS_SHOWN = 5
-# Of the list; short, so that a run and its numbers stand within 100 columns.
-_HEADINGS = ("run", "model", "dataset", "protocol", "lr", "batch", "mom.", "seed", "status", "epochs", "test", "best")
+_LEFT = ("model", "dataset", "protocol")  # words, of which a config has these first
 _TABLES = {".csv": archives.write_csv, ".parquet": archives.write_parquet}
 _EXPORTS = (*_TABLES, ".jsonl", ".jsonl.gz")
 
@@ -71,9 +70,12 @@ def list_runs(
     protocol: ProtocolFilter = None,
     status: StatusFilter = None,
     store: ExistingStore = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object for each run.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a list with an object for each run.")] = False,
 ) -> None:
-    """List runs, in the order in which they came to the store, with their final (test) and best test accuracy."""
+    """List runs, in the order in which they came to the store, with their final (test) and best test accuracy.
+
+    What they have in common stands above the table, which has a column for each setting in which they differ.
+    """
     chosen = _chosen(model, dataset, protocol, status)
     with _open(store) as results:
         records, names = results.records(**chosen), list(results.statuses())
@@ -84,17 +86,20 @@ def list_runs(
         console().print(f"no such run among the {len(names)} in {store}" if names else f"no runs in {store}")
         return
     digits = _unique_digits(names)
+    configs = [record.config for record in records]
+    knobs = _knobs(configs)
+    headings = ("run", *map(title, knobs), "status", "epochs", "test", "best")
     rows = [
         (
-            *(record.run[:digits], _model(record.config), record.config.dataset, _protocol(record.config)),
-            *(f"{record.config.lr:.4g}", str(record.config.batch_size), f"{record.config.momentum:g}"),
-            *(str(record.config.seed), record.status),
+            *(record.run[:digits], *(_knob(record.config, name) for name in knobs), record.status),
             f"{len(record.epochs)}/{record.config.epochs}",
             *(_number(record.final("test_accuracy")), _number(record.best("test_accuracy"))),
         )
         for record in records
     ]
-    print_table(_HEADINGS, rows, left=4, spare=("mom.", "batch", "best", "test"))
+    console(wrap=terminal_width() is not None).print(describe_settings(configs))
+    spare = ("best", "test", *map(title, reversed(knobs)))
+    print_table(headings, rows, left=1 + sum(name in _LEFT for name in knobs), spare=spare)
     counts = Counter(record.status for record in records)
     told = ", ".join(f"{counts[name]} {name}" for name in STATUSES if counts[name])
     console().print(f"\n{len(records)} of {len(names)} runs in {store}: {told}")
@@ -110,6 +115,8 @@ def show_run(
 ) -> None:
     """Show all that is known of one run."""
     with _open(store) as results:
+        if not run.strip():  # with which every name begins
+            raise ValueError(f"no run '' in {store}; 'heatbath runs list' shows their names")
         record = results.find(run.strip().lower())
         traces = results.traces(record.run)
     times = {name: _time(getattr(traces, name)) for name in ("added", "updated")}
@@ -223,6 +230,11 @@ def export_runs(
     chosen = _chosen(model, dataset, protocol, status)
     with _open(store) as results:
         records = results.records(**chosen)
+    if not records:
+        asked = zip(("--model", "--dataset", "--protocol", "--status"), (model, dataset, protocol, status), strict=True)
+        filters = " ".join(f"{option} {value}" for option, value in asked if value is not None)
+        found = f"no run in {store} matches {filters}" if filters else f"there are no runs in {store}"
+        raise ValueError(f"{found}; nothing was written")
     write_file = _TABLES.get(kind or ".csv", archives.write_lines)
     empty = 0 if write_file is archives.write_lines else sum(not record.epochs for record in records)
     if file == "-":
@@ -266,19 +278,19 @@ def _chosen(model: str | None, dataset: str | None, protocol: str | None, status
     return {"status": status, "where": where}
 
 
-def _model(config: RunConfig) -> str:
-    """The model; with where its weights come from, unless from the seed."""
-    return f"{config.model} {config.weights}" if config.weights else config.model
+def _knobs(configs: Sequence[RunConfig]) -> list[str]:
+    """Where they differ; law and coupling stand in the protocol's column, and epochs have one in any case."""
+    names = ("protocol" if name in ("law", "coupling") else name for name in varying(configs))
+    return [name for name in dict.fromkeys(names) if name != "epochs"]
 
 
-def _protocol(config: RunConfig) -> str:
-    """The protocol; where it is random, the law and coupling too, unless they are the usual ones."""
-    words = str(config.protocol)
-    if words != "random":
+def _knob(config: RunConfig, name: str) -> str:
+    """A field of the config; with a random protocol its law and coupling, unless they are the usual ones."""
+    words = cell(config, name)
+    if name != "protocol" or words != "random":
         return words
-    name, _, width = str(config.law).partition(":")
     if config.law != parse_law("uniform"):
-        words = f"{name}:{float(width):.3g}" if width else name
+        words = cell(config, "law")
     return words if config.coupling == "gradient" else f"{words} update"
 
 
@@ -303,8 +315,11 @@ def _print_curves(record: Record) -> None:
     names = [name for name in EPOCH_FIELDS if record.epochs[0].__dict__[name] is not None]
     last = list(enumerate(record.epochs, start=1))[-_EPOCHS_SHOWN:]
     rows = [(str(number), *(_five_digits(getattr(epoch, name)) for name in names)) for number, epoch in last]
-    for title, derive in (("final", record.final), ("best", record.best), (f"last {TAIL}", record.tail)):
-        rows.append((title, *("" if name == "rate" else _five_digits(derive(name)) for name in names)))
+    summaries = {"final": record.final, "best": record.best}
+    if len(record.epochs) > TAIL:  # else it is the mean of them all
+        summaries[f"last {TAIL}"] = record.tail
+    for words, derive in summaries.items():
+        rows.append((words, *("" if name == "rate" else _five_digits(derive(name)) for name in names)))
     console().print()
     print_table(("epoch", *(name.replace("_", " ") for name in names)), rows)
     if record.chosen_test_accuracy is not None:

@@ -6,7 +6,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,21 @@ class _Console(Console):
         """Leave a reader who has gone to `main`; Rich would exit with an error."""
         raise BrokenPipeError
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        with printing():
+            super().print(*objects, **options)
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Around what prints: an error of the system is told to be the output's, and not of some file."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise BrokenPipeError from None  # without its number, at which typer would exit with an error
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "the output") from None
+
 
 def console(*, wrap: bool = False) -> Console:
     """Return the console to print on: it cuts no line, as a terminal wraps better than we could; or wraps at words."""
@@ -32,10 +48,8 @@ def console(*, wrap: bool = False) -> Console:
 
 def write(text: str) -> None:
     """Print a plain text, such as JSON, on the standard output."""
-    try:
+    with printing():
         print(text)
-    except BrokenPipeError:
-        raise BrokenPipeError from None  # without its number, at which typer would exit with an error
 
 
 def terminal_width() -> int | None:

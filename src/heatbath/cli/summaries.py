@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from heatbath.cli.screens import console, print_table
 from heatbath.configs import RunConfig
+from heatbath.laws import Law
 from heatbath.records import TAIL, Record
 
 SHORTEST = 8  # digits of a run's name in a table
 _MOST_PLACES = 8
-_TITLES = {"batch_size": "batch", "weight_decay": "decay"}
+_TITLES = {"batch_size": "batch", "momentum": "mom.", "weight_decay": "decay"}
+_SHARED = {
+    "protocol": "{}",
+    "law": "law {}",
+    "coupling": "coupling {}",
+    "lr": "lr {}",
+    "batch_size": "batch size {}",
+    "momentum": "momentum {}",
+    "weight_decay": "weight decay {}",
+    "precision": "precision {}",
+    "weights": "weights from {}",
+    "validation": "{} images held out",
+    "epochs": "{} epochs",
+    "seed": "seed {}",
+}
+# Of these nothing is said.
+_USUAL = {"coupling": "gradient", "weight_decay": 0.0, "precision": "auto", "weights": None, "validation": 0}
+_TAIL_TITLE = f"last {TAIL} epochs"
 # The most important first, as the last ones are left out in a narrow terminal.
 _COLUMNS: tuple[tuple[str, Callable[[Record], float | None]], ...] = (
     ("final test acc.", lambda record: record.final("test_accuracy")),
     ("best test acc.", lambda record: record.best("test_accuracy")),
-    (f"last {TAIL} epochs", lambda record: record.tail("test_accuracy")),
+    (_TAIL_TITLE, lambda record: record.tail("test_accuracy")),
     ("final train loss", lambda record: record.final("train_loss")),
     ("final train acc.", lambda record: record.final("train_accuracy")),
 )
@@ -25,54 +43,74 @@ _NO_INTERVALS = "; their intervals need scipy: pip install 'heatbath[paper]'"
 
 
 def print_groups(records: Sequence[Record]) -> None:
-    """Print a row for each group of runs that differ in their seed alone: means with 95 % intervals over the seeds."""
+    """Print a row for each group of runs that differ in their seed alone: means with 95 % intervals over the seeds.
+
+    The mean of the last epochs is left out where it would be that of all of them.
+    """
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(record.config.with_(seed=0).run, []).append(record)
-    first = [members[0].config for members in groups.values()]
+    first = [members[0].config.with_(seed=0) for members in groups.values()]
     names = ["protocol", *(name for name in varying(first) if name != "protocol")]
-    headings = [*(_TITLES.get(name, name) for name in names), "runs", *(title for title, _ in _COLUMNS)]
+    has_tail = any(len(record.epochs) > TAIL for record in records)
+    columns = {name: value for name, value in _COLUMNS if has_tail or name != _TAIL_TITLE}
+    headings = [*map(title, names), "runs", *columns]
     ended = {run: [r for r in members if r.status == "finished"] for run, members in groups.items()}
     rows = []
     for config, members, finished in zip(first, groups.values(), ended.values(), strict=True):
-        numbers = [mean_and_interval([value(record) for record in finished]) for _, value in _COLUMNS]
-        rows.append([*(_value(config, name) for name in names), _count(members), *numbers])
-    print_table(headings, rows, spare=[title for title, _ in reversed(_COLUMNS[2:])])
+        numbers = [mean_and_interval([value(record) for record in finished]) for value in columns.values()]
+        rows.append([*(cell(config, name) for name in names), _count(members), *numbers])
+    print_table(headings, rows, spare=list(columns)[:1:-1])
     if any(len(members) > 1 for members in ended.values()):
         console().print(f"\nMeans over seeds{', ± half the 95 % interval' if has_intervals() else _NO_INTERVALS}.")
 
 
 def describe_settings(configs: Sequence[RunConfig]) -> str:
     """Return what the runs have in common, in one line."""
-    differing, config = varying(configs), configs[0]
-    random = next((config for config in configs if str(config.protocol) == "random"), None)
-    form = f"{'Nesterov ' * config.nesterov}momentum {config.momentum:g}" if config.momentum else "no momentum"
-    parts = {
-        "protocol": str(config.protocol),
-        "law": f"law {random.law}" if random else "",
-        "coupling": f"coupling {random.coupling}" if random and random.coupling != "gradient" else "",
-        "lr": f"lr {config.lr:g}",
-        "batch_size": f"batch size {config.batch_size}",
-        "momentum": form,
-        "weight_decay": f"weight decay {config.weight_decay:g}" if config.weight_decay else "",
-        "weights": f"weights from {config.weights}" if config.weights else "",
-        "epochs": f"{config.epochs} epoch{'s' * (config.epochs != 1)}",
+    differing = varying(configs)
+    same = {
+        name: concerned[0]
+        for name in configs[0].to_dict()
+        if name not in differing and (concerned := _concerned(configs, name))
     }
-    common = ", ".join(text for name, text in parts.items() if text and name not in differing)
-    return f"{config.model} on {config.dataset}: {common}"
+    words = {
+        name: text.format(cell(same[name], name))
+        for name, text in _SHARED.items()
+        if name in same and (name, getattr(same[name], name)) not in _USUAL.items()
+    }
+    if "momentum" in same and not configs[0].momentum:
+        words["momentum"] = "no momentum"
+    if "nesterov" in same and same["nesterov"].nesterov:
+        words["momentum"] = f"Nesterov {words.get('momentum', 'momentum')}"
+    if words.get("epochs") == "1 epochs":
+        words["epochs"] = "1 epoch"
+    settings = ", ".join(words[name] for name in _SHARED if name in words)
+    images = " on ".join(cell(same[name], name) for name in ("model", "dataset") if name in same)
+    return ": ".join(text for text in (images, settings) if text)
 
 
-def varying(configs: Iterable[RunConfig]) -> list[str]:
-    """Return the fields, except the seed, in which configs differ; the law's only where random ones do."""
-    every = [config.to_dict() for config in configs]
-    random = [values for values in every if values["protocol"] == "random"]
-    names = []
-    for name in every[0]:
-        among = random if name in ("law", "coupling") else every
-        # By their text: 0 and False, or 1 and True, are not the same here.
-        if name != "seed" and len({str(values[name]) for values in among}) > 1:
-            names.append(name)
-    return names
+def varying(configs: Sequence[RunConfig]) -> list[str]:
+    """Return the fields in which configs differ, among those that the field does something for."""
+    # By their text: 0 and False, or 1 and True, are not the same here.
+    return [
+        name
+        for name in configs[0].to_dict()
+        if len({str(getattr(config, name)) for config in _concerned(configs, name)}) > 1
+    ]
+
+
+def title(name: str) -> str:
+    """Return the heading of a column with this field of the configs."""
+    return _TITLES.get(name, name)
+
+
+def cell(config: RunConfig, name: str) -> str:
+    """Return a field of a config, for a table."""
+    value: Any = getattr(config, name)
+    if isinstance(value, Law):
+        kind, _, number = str(value).partition(":")
+        return f"{kind}:{float(number):.4g}" if number else kind
+    return f"{value:g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
 def mean_and_interval(values: Sequence[float | None]) -> str:
@@ -109,9 +147,14 @@ def _decimal(number: float) -> str:
     return f"{number:.4f}" if number == 0.0 or 0.1 <= abs(number) < 1e4 else f"{number:.4g}"
 
 
-def _value(config: RunConfig, name: str) -> str:
-    value: Any = getattr(config, name)
-    return f"{value:g}" if isinstance(value, float) else "-" if value is None else str(value)
+def _concerned(configs: Sequence[RunConfig], name: str) -> list[RunConfig]:
+    """Those that the field does something for: a law, random ones; a form of the momentum, those that have some."""
+    return [
+        config
+        for config in configs
+        if (config.protocol.kind == "random" or name not in ("law", "coupling"))
+        and (config.momentum > 0.0 or name not in ("nesterov", "coupling"))
+    ]
 
 
 def _count(members: Sequence[Record]) -> str:

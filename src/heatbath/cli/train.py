@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heatbath.cli.screens import console, write
+from heatbath.cli.screens import console, terminal_width, write
 from heatbath.cli.summaries import describe_settings, print_groups
 from heatbath.cli.training import (
     CheckpointOption,
@@ -91,7 +91,7 @@ def train_networks(
     stack: StackOption = None,
     checkpoint_seconds: CheckpointOption = 0.0,
     quiet: QuietOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object for each run.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a list with an object for each run.")] = False,
 ) -> None:
     """Train networks and keep the results; what is in the store already is not trained again.
 
@@ -129,11 +129,11 @@ def train_networks(
     if as_json:
         write(json.dumps([record.summary() for record in records], indent=2))
         return
-    console().print(describe_settings(configs))
+    console(wrap=terminal_width() is not None).print(describe_settings(configs))
     print_groups(records)
     where = "" if store == Path("runs") else f" --store {shlex.quote(str(store))}"
     count = f"{len(records)} run{'s' * (len(records) != 1)}"
-    console().print(f"\n{count} in {store}; 'heatbath runs list{where}' shows them")
+    console().print(f"\n{count} in {store}; 'heatbath runs list{where}' shows {'it' if len(records) == 1 else 'them'}")
 
 
 def _seeds(count: int | None, listed: str | None) -> list[int]:

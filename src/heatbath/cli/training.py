@@ -11,7 +11,7 @@ import typer
 
 from heatbath.cli.data import download_data
 from heatbath.cli.errors import resumable
-from heatbath.cli.progress import display, follow_training
+from heatbath.cli.progress import Display, display, follow_training
 from heatbath.cli.screens import check_data_dir, check_folder, folder_option
 from heatbath.configs import RunConfig
 from heatbath.records import Record
@@ -35,6 +35,9 @@ CheckpointOption = Annotated[
     float, typer.Option(metavar="X", min=0.0, help="Least seconds between checkpoints; 0 writes one after each epoch.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+_LONG = 3600.0  # seconds from which on work is announced
+_UNITS = {"years": 365.25 * 86400.0, "months": 30.4 * 86400.0, "weeks": 604800.0, "days": 86400.0, "hours": 3600.0}
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ def complete(configs: Sequence[RunConfig], store: Path, means: Means) -> list[Re
         machines.choose_device(means.device)
         download_data(left, means.data_dir, shown)
         runner.check_data(left, means.data_dir)
+        tell_of_long_work(left, store, means.device, means.workers, shown)
         return runner.run(
             configs,
             store,
@@ -87,11 +91,54 @@ def unfinished(configs: Sequence[RunConfig], store: Path) -> list[RunConfig]:
         OSError: it is not a store of ours.
     """
     from heatbath.records import ENDED
+
+    ended = {record.run for record in _kept(configs, store) if record.status in ENDED}
+    return [config for config in configs if config.run not in ended]
+
+
+def tell_of_long_work(
+    configs: Sequence[RunConfig], store: Path, device: str, workers: int | None, shown: Display
+) -> None:
+    """Tell about how long runs that have not ended will take, where they are for a CPU and more than an hour."""
+    from heatbath import machines
+
+    if machines.choose_device(device) != "cpu":
+        return
+    seconds = _cpu_seconds(configs, store, workers)
+    if seconds > _LONG:
+        reason = "no GPU is seen: " if device == "auto" else ""
+        shown.say(f"{reason}on this CPU expect about {_roughly(seconds)}")
+
+
+def _cpu_seconds(configs: Sequence[RunConfig], store: Path, workers: int | None) -> float:
+    """About how long the epochs that are left will take here."""
+    from heatbath import machines
+    from heatbath.resources import CPU_SECONDS, cpu_workers
+
+    cores = machines.available_cores()
+    done = {record.run: len(record.epochs) for record in _kept(configs, store)}
+    total = 0.0
+    for model, seconds in CPU_SECONDS.items():
+        runs = [config for config in configs if config.model == model]
+        processes, threads = cpu_workers(model, cores)
+        busy = min(cores, threads * min(workers or processes, max(len(runs), 1)))
+        images = sum(config.training_images * (config.epochs - done.get(config.run, 0)) for config in runs)
+        total += seconds * images / busy
+    return total
+
+
+def _roughly(seconds: float) -> str:
+    """A time to one digit, in the largest unit of which there are two or more, such as 3 weeks."""
+    unit = next((name for name, length in _UNITS.items() if seconds >= 1.5 * length), "hours")
+    number = int(float(f"{seconds / _UNITS[unit]:.0e}"))
+    return f"{number:,} {unit if number > 1 else unit.removesuffix('s')}"
+
+
+def _kept(configs: Sequence[RunConfig], store: Path) -> list[Record]:
+    """What a store, where there is one, has of runs."""
     from heatbath.store import Store
 
     if not (store / Store.FILE).exists():
-        return list(configs)
+        return []
     with Store(store, read_only=True) as results:
-        records, _ = results.survey(config.run for config in configs)
-    ended = {record.run for record in records if record.status in ENDED}
-    return [config for config in configs if config.run not in ended]
+        return results.survey(config.run for config in configs)[0]

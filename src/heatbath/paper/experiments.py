@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
 from heatbath.configs import RunConfig
 from heatbath.panels import FigureData, Panel
 from heatbath.paper.claims import describe_margins
 from heatbath.paper.groups import Found, Group, Scale, describe_runs, with_seeds
-from heatbath.records import Record
+from heatbath.records import ENDED, Record
 from heatbath.verdicts import Verdict
 
 Progress: TypeAlias = Callable[[float, str], None]
@@ -80,6 +81,24 @@ class Experiment:
     def configs(self, scale: Scale, seeds: int | None = None) -> list[RunConfig]:
         """Return the complete configurations of its runs; none where it does not exist at this scale."""
         return [config for group in with_seeds(self.groups(scale), seeds) for config in group.configs]
+
+    def has_results(
+        self,
+        records: Mapping[str, Record],
+        scale: Scale,
+        seeds: int | None = None,
+        results: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> bool:
+        """Return whether any of its runs has ended, or any of its calculations has a result; as `figure` is asked."""
+        ended = (config.run in records and records[config.run].status in ENDED for config in self.configs(scale, seeds))
+        return any(ended) or any(calculation.name in (results or {}) for calculation in self.calculations(scale))
+
+    def complete_seeds(self, records: Mapping[str, Record], scale: Scale) -> int:
+        """Return of how many seeds, from 0 on, the runs of all its groups have ended; 0 where it has no groups."""
+        configs = [group.config for group in self.groups(scale)]
+        runs = ([config.with_(seed=seed).run for config in configs] for seed in count())
+        complete = (all(run in records and records[run].status in ENDED for run in names) for names in runs)
+        return next(seeds for seeds, whole in enumerate(complete) if not whole) if configs else 0
 
     def figure(
         self,
