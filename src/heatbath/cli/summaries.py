@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from heatbath.cli.screens import console, print_table
+from heatbath.cli.screens import console, print_table, warn
 from heatbath.configs import RunConfig
 from heatbath.laws import Law
 from heatbath.records import TAIL, Record
@@ -39,6 +39,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Record], float | None]], ...] = (
     ("final train loss", lambda record: record.final("train_loss")),
     ("final train acc.", lambda record: record.final("train_accuracy")),
 )
+_GUESSING = math.log(10.0)  # the loss of ten classes that are equally likely
 _NO_INTERVALS = "; their intervals need scipy: pip install 'heatbath[paper]'"
 
 
@@ -63,6 +64,11 @@ def print_groups(records: Sequence[Record]) -> None:
     print_table(headings, rows, spare=list(columns)[:1:-1])
     if any(len(members) > 1 for members in ended.values()):
         console().print(f"\nMeans over seeds{', ± half the 95 % interval' if has_intervals() else _NO_INTERVALS}.")
+    losses = [record.final("train_loss") for members in ended.values() for record in members]
+    if worse := sum(loss is not None and loss > _GUESSING for loss in losses):
+        some = f"{worse} of {len(losses)} runs end{'s' * (worse == 1)}" if len(losses) > 1 else "the run ends"
+        console().print()
+        warn(f"{some} with a train loss above {_GUESSING:.3f}, that of guessing: the rate may be too large")
 
 
 def describe_settings(configs: Sequence[RunConfig]) -> str:
