@@ -80,6 +80,15 @@ def test_bootstrap_of_a_skewed_sample_covers():
     assert 0.9 - covered / trials < 0.02 + 3.0 * math.sqrt(0.09 / trials)
 
 
+@pytest.mark.parametrize(("count", "part"), [(5, 0.83), (20, 0.91)])
+def test_bootstrap_of_few_values_is_too_short(count, part):
+    rng = np.random.default_rng(1)
+    covered = np.mean(
+        [bootstrap_interval(rng.standard_normal(count), resamples=400, seed=k).contains(0.0) for k in range(800)]
+    )
+    assert abs(covered - part) < 3.5 * math.sqrt(part * (1 - part) / 800)
+
+
 def test_bootstrap_of_too_little():
     assert bootstrap_interval([0.4]) == Interval(0.4, -math.inf, math.inf, 0.95)
     assert bootstrap_interval([0.25] * 3) == Interval(0.25, 0.25, 0.25, 0.95)

@@ -73,10 +73,9 @@ class Thermometer:
     parameter groups each has its own rate and noise; what is reported is the mean over all parameters, and
     ``temperature/0``, ``temperature/1``, ... in a reading are those of the groups.
 
-    Weight decay is part of the gradient; only ``gradient_norm_squared`` is of the loss alone, and of the law that the
-    data come from: over a data set of N samples it is ``trace / N`` more. The temperature assumes a step that is a
-    multiple of the gradient: gradient clipping is seen by the last two thermometers, not by the first.
-    Under AMP all gradients are the unscaled ones that the step sees. A replayed CUDA graph gives no readings.
+    Weight decay is part of the gradient but not of ``gradient_norm_squared``, which is that of the law of the data (a
+    set of N samples has ``trace / N`` more). The temperature assumes steps that are multiples of the gradient: clipping
+    is seen by the last two thermometers only. AMP's gradients are unscaled here; replayed CUDA graphs give no readings.
 
     Args:
         model: the model, also wrapped in `DistributedDataParallel` or compiled.

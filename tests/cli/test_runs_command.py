@@ -88,32 +88,6 @@ def test_filters(filled, filters, indices):
     assert (f"{len(indices)} of 7 runs" if indices else "no such run among the 7 in runs") in out
 
 
-@pytest.mark.parametrize(
-    ("changes", "columns"),
-    [
-        ({"weight_decay": 0.01}, {"decay": ["0", "0.01"]}),
-        ({"nesterov": False}, {"nesterov": ["True", "False"]}),
-        ({"precision": "fp32"}, {"precision": ["auto", "fp32"]}),
-        ({"validation": 100}, {"validation": ["0", "100"]}),
-        ({"weights": "imagenet"}, {"weights": ["-", "imagenet"]}),
-        ({"batch_size": 64, "momentum": 0.0}, {"batch": ["256", "64"], "mom.": ["0.9", "0"]}),
-        ({"seed": 7}, {"seed": ["0", "7"]}),
-        ({"epochs": 5}, {}),
-    ],
-)
-def test_a_column_for_each_setting_that_differs(heatbath, monkeypatch, tmp_path, changes, columns):
-    base = RunConfig(model="vgg16", dataset="cifar10", epochs=3)
-    with Store(tmp_path / "runs") as store:
-        store.add([base, base.with_(**changes)])
-    monkeypatch.setattr(screens, "terminal_width", lambda: 80)
-    lines = heatbath("runs", "list")[1].splitlines()
-    rule = next(k for k, line in enumerate(lines) if line.startswith("─"))
-    assert lines[rule - 1].split() == ["run", *columns, "status", "epochs", "test", "best"]
-    rows = [line.split() for line in lines[rule + 1 : rule + 3]]
-    assert [list(cells) for cells in zip(*rows, strict=True)][1:-4] == list(columns.values())
-    assert [row[-3] for row in rows] == ["0/3", "0/5" if "epochs" in changes else "0/3"]
-
-
 def test_names_are_cut_where_they_still_differ():
     assert runs._unique_digits(["0123456789", "fedcba9876"]) == 8
     assert runs._unique_digits(["0123456789", "0123456799"]) == 9
@@ -340,17 +314,6 @@ def test_errors_change_nothing(refused, filled, tmp_path, arguments, words):
     assert words in refused("runs", *arguments)
 
 
-def test_random_runs_are_told_apart(heatbath, tmp_path):
-    base = RunConfig(protocol="random", epochs=1)
-    laws = "uniform:0.5", f"twopoint:{1 / 3**0.5}", "exponential"
-    with Store(tmp_path / "runs") as store:
-        store.add([base, base.with_(coupling="update"), *(base.with_(law=law) for law in laws)])
-    heading, _, _, *lines = heatbath("runs", "list")[1].splitlines()[:8]
-    assert heading.startswith("mlp on mnist5k: random, lr 0.005, ")
-    found = [line[8:].split("pending")[0].strip() for line in lines]
-    assert found == ["random", "random update", "uniform:0.5", "twopoint:0.5774", "exponential"]
-
-
 def test_a_folder_of_exported_files_is_no_store(refused, tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "a.jsonl.gz").write_bytes(b"")
@@ -381,33 +344,3 @@ def test_a_narrow_terminal_gets_row_after_row(filled, monkeypatch):
     assert " ".join((heading, *lines)).startswith("mlp on mnist5k: constant, lr 0.02, batch size 256")
     assert {"seed    0", "test    0.6500"} <= set(lines)
     assert max(map(len, lines[-6:])) <= 20
-
-
-@pytest.mark.parametrize(
-    ("width", "left_out"),
-    [
-        (100, []),
-        (88, ["best"]),
-        (76, ["best", "test"]),
-        (70, ["best", "test", "seed"]),
-        (60, ["best", "test", "seed", "mom.", "batch"]),
-    ],
-)
-def test_a_table_leaves_out_what_there_is_no_room_for(heatbath, monkeypatch, tmp_path, width, left_out):
-    config = RunConfig(model="vgg16", dataset="cifar10", protocol="cyclic:30", lr=0.02 / 3, epochs=180)
-    other = config.with_(protocol="random", law="lognormal:0.5", lr=0.01, batch_size=64, momentum=0.5, seed=19)
-    with Store(tmp_path / "runs") as store:
-        store.add([config, other])
-        owner = Owner(store.owners)
-        store.claim([config.run], owner)
-        store.save(owner, [Update(config.run, 0, [Epoch(0.01, 0.5, 0.7, 0.6, 0.7)] * 180, "finished")])
-        owner.close()
-    monkeypatch.setattr(screens, "terminal_width", lambda: width)
-    lines = heatbath("runs", "list")[1].splitlines()[1:]
-    knobs = ["protocol", "lr", "batch", "mom.", "seed"]
-    headings = ["run", *knobs, "status", "epochs", "test", "best"]
-    assert lines[0].split() == [heading for heading in headings if heading not in left_out]
-    assert max(map(len, lines)) <= width
-    assert len(lines) == 2 + 2 + bool(left_out) + 2
-    if left_out:
-        assert lines[4] == f"no room for: {', '.join(left_out)}"

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from committed_records import PROSE, ROOT, late_gain, records, runs_of, together
+from committed_records import PROSE, ROOT, late_gain, records, runs_of
 from scipy import stats
 
 from heatbath import cli
@@ -243,59 +243,6 @@ def test_what_chance_explains_is_that_of_the_report(rebuilt):
     knobs = [chance for name, chance in chances.items() if name != "T"]
     assert len(knobs) == 3
     assert f"values, would explain {chances['T']:.2f}, and a knob {min(knobs):.2f} to {max(knobs):.2f};" in PROSE
-
-
-def test_the_cost_is_that_of_the_benchmark():
-    """The rows of the H200 in both tables, and the words between, from the records of ``benchmarks/engine.py``."""
-    readme = (ROOT / "README.md").read_text()
-    small, large, before = (benchmark(f"engine_h200{suffix}") for suffix in ("", "_vgg16", "_earlier"))
-    rows = [*small["rows"], *large["rows"]]
-    ratios = [f"{row['epoch_ratio']['median']:{'.0f' if row['model'] == 'mlp' else '.1f'}}" for row in rows]
-    for row, ratio, aim in zip(rows, ratios, (0.2, 20.0, 60.0), strict=True):
-        name = {"mlp": "perceptron, {} at once", "cnn": "CNN, {} side by side", "vgg16": "VGG16, {} side by side"}
-        label, share = name[row["model"]].format(row["replicas"]), max(row["share_of_flops"], row["share_of_bytes"])
-        seconds = f"{row['run_of_180_epochs_s']:{'.2f' if row['model'] == 'mlp' else '.1f'}}"
-        faster = f"{row['step_ratio']['median']:{'.0f' if row['model'] == 'mlp' else '.1f'}} times"
-        assert re.search(rf"\| {label} \| {seconds} \| [^|]* \| {share:.0%} \|".replace("%", " %"), PROSE)
-        assert re.search(
-            rf"\| {label} \| {faster}[^|]* \| {ratio} times \| {seconds} s \| {share:.0%} of".replace("%", " %"), readme
-        )
-        assert row["run_of_180_epochs_s"] < aim  # "All three are below what we aimed at"
-    flops, copies = ([record["peaks"][kind] / 1e12 for record in (small, large)] for kind in ("flops", "bytes"))
-    assert "({:.0f} TFLOP/s in the call of the first two, {:.0f} in VGG16's)".format(*flops) in PROSE
-    assert "a large copy ({:.1f} and {:.1f} TB/s)".format(*copies) in PROSE
-    assert f"an epoch takes {ratios[0]}, {ratios[1]} and {ratios[2]} times as long" in PROSE
-    cnn, vgg16 = (row["autocast_epoch_ratio"]["median"] for row in rows[1:])
-    assert f"channels last, {cnn:.1f} times for the CNN, which waits for the host, and {vgg16:.1f} times for" in PROSE
-    builds = [f"{seconds:.0f}" for seconds in sorted(row["build_s"] for row in rows)]
-    assert f"compiling ({builds[0]} to {builds[-1]} s there" in PROSE
-    assert f"Compiling a stack takes {builds[0]} to {builds[-1]} s" in readme
-    assert f"side by side a replica takes {rows[2]['engine_step_ms']:.2f} ms" in PROSE
-    vgg16, peak = before["rows"][0], before["peaks"]["flops"] / 1e12
-    words = f"on a GPU of {peak:.0f} TFLOP/s where the benchmark took {vgg16['run_of_180_epochs_s']:.1f} s"
-    assert f"{words} (`engine_h200_earlier.json`, with {vgg16['share_of_flops']:.0%}".replace("%", " %") in PROSE
-
-
-def benchmark(name):
-    return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
-
-
-def test_the_seconds_of_a_run_are_those_of_the_records():
-    def seconds(runs):
-        return fmean(run.seconds for run in runs)
-
-    late = seconds(run for run in together(runs_of("figure2")) if run.config.seed >= 3)
-    tuned = seconds(together(runs_of("figure4", "from ImageNet")))
-    scratch = [run.seconds for run in together(runs_of("figure4", "from scratch")) if run.config.seed >= 5]
-    early = seconds(run for run in together(runs_of("figure3", "CNN")) if run.config.seed < 5)
-    assert f"seeds 3 to 9, five side by side, took {late:.1f} s each" in PROSE
-    assert f"figure 4's VGG16 from ImageNet, five side by side, {tuned:.1f} s" in PROSE
-    assert f"of seeds 5 to 9 without it {min(scratch):.1f} to {max(scratch):.1f} s by stack" in PROSE
-    assert f"figure 3's CNN took {early:.0f} s with an earlier engine" in PROSE
-    shared = [*runs_of("figure6", "CNN").values(), runs_of("figure6", "VGG16")["C = 128, l = 2.5e-4"]]
-    assert "which shared the GPU with others, {:.0f}, {:.0f} and {:.0f} s".format(*map(seconds, shared)) in PROSE
-    control = seconds(run for run in runs_of("fair-control", "VGG16")["random update"] if run.config.seed < 3)
-    assert f"for a quarter of the time with others, {control:.0f} s" in PROSE
 
 
 def test_the_words_on_the_thermometer_are_those_of_the_readings():

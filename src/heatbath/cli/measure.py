@@ -12,7 +12,6 @@ import typer
 from heatbath.cli.progress import display, follow_fraction
 from heatbath.cli.screens import check_data_dir, check_folder, console, folder_option, print_table, write
 from heatbath.cli.training import DataOption
-from heatbath.configs import TRAINING_IMAGES, check_images
 from heatbath.machines import choose_device
 from heatbath.thermostat import Thermostat
 
@@ -49,13 +48,6 @@ def measure_network(
         raise ValueError(f"--batch-size must be at least 2 to measure noise, got {batch_size}")
     if samples < 4:
         raise ValueError(f"--samples must be at least 4 to measure noise, got {samples}")
-    check_images(model, dataset)
-    for option, value in (("--batch-size", batch_size), ("--samples", samples)):
-        if value > TRAINING_IMAGES[dataset]:
-            raise ValueError(f"{option} {value}: {dataset} has {TRAINING_IMAGES[dataset]:,} training images")
-    for epoch in at_epoch or ():
-        if not 0 <= epoch <= epochs:
-            raise ValueError(f"--at-epoch must be from 0 to --epochs, which is {epochs}, got {epoch}")
     device = choose_device(device)
     from heatbath import measurement, plots  # noqa: F401 - a missing extra is told before the training, not after it
 
