@@ -31,12 +31,12 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from heatbath.configs import IMAGE_SHAPES, TRAINING_IMAGES, RunConfig
-from heatbath.datasets import Dataset
-from heatbath.engine import Stack
-from heatbath.models import build_model
-from heatbath.resources import cpu_workers, plan_stacks, resolve_precision
-from heatbath.stacked_networks import NETWORKS
+from heatbath.data.datasets import Dataset
+from heatbath.engine.planning import cpu_workers, plan_stacks, resolve_precision
+from heatbath.engine.stack import Stack
+from heatbath.runs.configs import IMAGE_SHAPES, TRAINING_IMAGES, RunConfig
+from heatbath.tasks.models import build_model
+from heatbath.tasks.stacked_networks import NETWORKS
 
 DATASETS = {"mlp": "mnist", "cnn": "mnist", "vgg16": "cifar10"}
 REPLICAS = {"mlp": 500, "cnn": 6, "vgg16": 5}

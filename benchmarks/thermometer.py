@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 import heatbath as hb
-from heatbath.thermometer import Thermometer
+from heatbath.thermometry.thermometer import Thermometer
 
 BATCH_SIZE = 256
 Step = Callable[[], None]

@@ -8,9 +8,11 @@ from typing import ClassVar
 
 import torch
 
-from heatbath import executors, machines, resources, runner
-from heatbath.configs import RunConfig, sweep
-from heatbath.records import Epoch
+from heatbath.engine import planning, runner
+from heatbath.engine.executors import local
+from heatbath.runs.configs import RunConfig, sweep
+from heatbath.runs.records import Epoch
+from heatbath.system import machine
 
 CONFIGS = sweep(RunConfig(epochs=4), lr=(0.1, 0.3), seed=range(3))
 WORKER = f"""
@@ -31,7 +33,7 @@ class FakeStack:
     threads: ClassVar = set()
 
     def __init__(self, configs, dataset, *, device, states=None, data_dir=None):
-        assert len({resources.stack_key(config) for config in configs}) == 1
+        assert len({planning.stack_key(config) for config in configs}) == 1
         if len(configs) > self.largest:
             raise torch.OutOfMemoryError("CUDA out of memory")
         self.configs, self.precision = configs, "fp32"
@@ -59,22 +61,22 @@ class FakeStack:
 
 def use_fake_stacks(monkeypatch):
     """Put `FakeStack` into the place of the engine, with no data and two workers of three threads."""
-    monkeypatch.setattr(executors, "Stack", FakeStack)
-    monkeypatch.setattr(executors, "load_dataset", lambda *_, **__: None)
+    monkeypatch.setattr(local, "Stack", FakeStack)
+    monkeypatch.setattr(local, "load_dataset", lambda *_, **__: None)
     for name in ("trained", "sizes"):
         monkeypatch.setattr(FakeStack, name, [])
     monkeypatch.setattr(FakeStack, "threads", set())
-    monkeypatch.setattr(resources, "plan_stacks", lambda configs, device, free_bytes=None: 1, raising=False)
-    monkeypatch.setattr(resources, "cpu_workers", lambda model, cores: (2, 3), raising=False)
+    monkeypatch.setattr(planning, "plan_stacks", lambda configs, device, free_bytes=None: 1, raising=False)
+    monkeypatch.setattr(planning, "cpu_workers", lambda model, cores: (2, 3), raising=False)
     return FakeStack
 
 
 def pretend_gpu(monkeypatch):
     """Take the path of a GPU, on the CPU, in stacks of up to 100."""
     monkeypatch.setattr(runner, "choose_device", lambda _: "cuda")
-    monkeypatch.setattr(machines, "describe_device", lambda _: "a GPU")
-    monkeypatch.setattr(executors, "_memory", lambda _: (12_300_000_000, 130_000_000_000))
-    monkeypatch.setattr(resources, "plan_stacks", lambda configs, device, free_bytes=None: 100, raising=False)
+    monkeypatch.setattr(machine, "describe_device", lambda _: "a GPU")
+    monkeypatch.setattr(local, "_memory", lambda _: (12_300_000_000, 130_000_000_000))
+    monkeypatch.setattr(planning, "plan_stacks", lambda configs, device, free_bytes=None: 100, raising=False)
 
 
 def curves(records):
@@ -105,5 +107,5 @@ class WorkerStack(FakeStack):
 
 
 def serve(line, life):
-    executors.Stack, executors.load_dataset = WorkerStack, lambda *_, **__: None
-    executors.serve(line, life)
+    local.Stack, local.load_dataset = WorkerStack, lambda *_, **__: None
+    local.serve(line, life)

@@ -4,10 +4,10 @@ from functools import cache
 
 import numpy as np
 
-from heatbath.panels import FigureData, Panel, Series
-from heatbath.report import write_report
-from heatbath.statistics import Interval
-from heatbath.verdicts import Verdict
+from heatbath.report.page import write_report
+from heatbath.report.panels import FigureData, Panel, Series
+from heatbath.stats.intervals import Interval
+from heatbath.stats.verdicts import Verdict
 
 PROTOCOLS = ("constant", "random", "cyclic:6", "cyclic:18", "cyclic:30")
 

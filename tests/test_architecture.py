@@ -2,8 +2,10 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,81 +13,77 @@ import pytest
 import heatbath
 
 SOURCE = Path(heatbath.__file__).parent
-# From the ground floor up; a module imports only from floors below its own (and the theory from itself).
-FLOORS = [
-    {
-        "laws",
-        "restricted_pickle",
-        "averages",
-        "moments",
-        "welch",
-        "owners",
-        "databases",
-        "machines",
-        "arithmetic",
-        "halves",
-        "convolutions",
-        "file_sets",
-        "tracing",
-    },
-    {"draws", "data_files", "gradients", "rehearsals"},
-    {"kernels", "group_settings", "thermostat", "protocols", "downloads", "readings", "statistics"},
-    {"theory", "pretrained", "data_catalogue", "verdicts"},
-    {"randomizer", "stacked_networks", "isotonic", "panels", "ensembles"},
-    {"optimizer", "schedulers", "noise", "models", "datasets", "configs"},
-    {"dynamics", "records", "resources"},
-    {"gradient_pairs", "equilibrium", "replicas"},
-    {"thermometer", "engine", "checkpoints", "archives", "tables"},
-    {"executors", "store"},
-    {"campaigns", "plots"},
-    {"runner", "simulation", "plane_simulation", "measurement", "report"},
-    {"paper"},
-    {"__init__"},
-    {"cli"},
-    {"__main__"},
-]
-FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+PROJECT = Path(__file__).parents[1]
+# A room imports from itself and from the rooms before it. The modules at the top of the package are the room "top".
+ROOMS = (
+    *("system", "top", "theory", "data", "optim", "thermometry", "tasks", "stats", "runs"),
+    *("engine", "report", "studies", "paper", "cli"),
+)
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 def room(path):
-    """The first part of a module's name below the package: ``theory`` for ``heatbath/theory/langevin.py``."""
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    """The folder of a module; "top" for one that lies beside the folders, "package" for what is above all rooms."""
+    parts = path.relative_to(SOURCE).parts
+    if len(parts) > 1:
+        return parts[0]
+    return "package" if parts[0] in ("__init__.py", "__main__.py") else "top"
+
+
+def module(path):
+    """The dotted name of a file."""
+    return ".".join(("heatbath", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
 
 
 def imports(tree):
-    """Every module that a file names in an import, at its top or inside a function."""
+    """Every module that a file names in an import, at its top or inside a function; of ours the full names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            if node.module == "heatbath":
-                yield from (f"heatbath.{alias.name}" for alias in node.names)
-            else:
-                yield node.module
+            names = {f"{node.module}.{alias.name}" for alias in node.names} & NAMES.keys()
+            yield from names or [node.module]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_downwards(path):
-    here = room(path)
-    assert here in FLOOR, f"give {here} a floor"
-    for name in imports(ast.parse(path.read_text())):
-        if name.startswith("heatbath."):
-            there = name.split(".")[1]
-            there = there if there in FLOOR else "__init__"  # a public name of the package itself
-            allowed = FLOOR[there] < FLOOR[here] or (there == here and path.name != f"{here}.py")
-            assert allowed, f"{here} imports {name}, which is not below it"
+NAMES = {module(path): path for path in MODULES}
+IMPORTS = {name: set(imports(ast.parse(path.read_text()))) for name, path in NAMES.items()}
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if room(p) in ("theory", "laws", "draws", "thermostat")])
+@pytest.mark.parametrize("name", NAMES)
+def test_imports_point_one_way(name):
+    here = room(NAMES[name])
+    if here == "package":
+        return
+    assert here in ROOMS, f"give the room {here} its place among the others"
+    for imported in IMPORTS[name]:
+        if imported.split(".")[0] == "heatbath":
+            there = room(NAMES[imported])
+            allowed = there == "package" if here == "cli" else False
+            allowed |= there in ROOMS and ROOMS.index(there) <= ROOMS.index(here)
+            assert allowed, f"{name} imports {imported}, and {there} comes after {here}"
+
+
+def test_no_module_imports_itself_through_others():
+    order = TopologicalSorter({name: found & NAMES.keys() for name, found in IMPORTS.items() if name != "heatbath"})
+    assert list(order.static_order())
+
+
+@pytest.mark.parametrize("page", ["docs/design.md", "README.md"])
+def test_the_map_names_every_room(page):
+    rooms = {path.parent.name for path in SOURCE.glob("*/__init__.py")} | {"top"}
+    table = re.findall(r"^\| `?(\w+)/?`? \|", (PROJECT / page).read_text().partition("| room |")[2], re.M)
+    assert sorted(table) == sorted(rooms) == sorted(ROOMS)
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if room(p) in ("theory", "top")])
 def test_the_theory_never_imports_torch(path):
-    assert not [name for name in imports(ast.parse(path.read_text())) if name.split(".")[0] == "torch"]
+    assert not [name for name in IMPORTS[module(path)] if name.split(".")[0] == "torch"]
 
 
 def test_plots_alone_import_matplotlib():
-    users = {room(p) for p in MODULES if "matplotlib" in {n.split(".")[0] for n in imports(ast.parse(p.read_text()))}}
-    assert users == {"plots"}
+    users = {name.rpartition(".")[0] for name, found in IMPORTS.items() if any("matplotlib" in n for n in found)}
+    assert users == {"heatbath.report.plots"}
 
 
 def test_import_is_light():

@@ -9,16 +9,16 @@ from heatbath.laws import Arcsine, Constant, Exponential, Law, LogNormal, TwoPoi
 from heatbath.thermostat import Thermostat
 
 if TYPE_CHECKING:
-    from heatbath.averages import Estimate
-    from heatbath.configs import RunConfig, sweep
-    from heatbath.noise import GradientNoise, measure_noise
-    from heatbath.optimizer import RandomSGD
-    from heatbath.randomizer import randomize
-    from heatbath.readings import CSVLog, TensorBoardLog
-    from heatbath.records import Record
-    from heatbath.runner import load, run
-    from heatbath.schedulers import CosineCycleLR, RandomLR
-    from heatbath.thermometer import Thermometer
+    from heatbath.engine.runner import load, run
+    from heatbath.optim.random_sgd import RandomSGD
+    from heatbath.optim.randomizer import randomize
+    from heatbath.optim.schedulers import CosineCycleLR, RandomLR
+    from heatbath.runs.configs import RunConfig, sweep
+    from heatbath.runs.records import Record
+    from heatbath.thermometry.averages import Estimate
+    from heatbath.thermometry.logs import CSVLog, TensorBoardLog
+    from heatbath.thermometry.noise import GradientNoise, measure_noise
+    from heatbath.thermometry.thermometer import Thermometer
 
 __version__ = "0.1.0"
 
@@ -53,21 +53,21 @@ __all__ = [
 
 # These come when they are asked for: the theory and most commands do without torch and its seconds of import.
 _LATER = {
-    "CSVLog": "heatbath.readings",
-    "CosineCycleLR": "heatbath.schedulers",
-    "Estimate": "heatbath.averages",
-    "GradientNoise": "heatbath.noise",
-    "RandomLR": "heatbath.schedulers",
-    "RandomSGD": "heatbath.optimizer",
-    "Record": "heatbath.records",
-    "RunConfig": "heatbath.configs",
-    "TensorBoardLog": "heatbath.readings",
-    "Thermometer": "heatbath.thermometer",
-    "load": "heatbath.runner",
-    "measure_noise": "heatbath.noise",
-    "randomize": "heatbath.randomizer",
-    "run": "heatbath.runner",
-    "sweep": "heatbath.configs",
+    "CSVLog": "heatbath.thermometry.logs",
+    "CosineCycleLR": "heatbath.optim.schedulers",
+    "Estimate": "heatbath.thermometry.averages",
+    "GradientNoise": "heatbath.thermometry.noise",
+    "RandomLR": "heatbath.optim.schedulers",
+    "RandomSGD": "heatbath.optim.random_sgd",
+    "Record": "heatbath.runs.records",
+    "RunConfig": "heatbath.runs.configs",
+    "TensorBoardLog": "heatbath.thermometry.logs",
+    "Thermometer": "heatbath.thermometry.thermometer",
+    "load": "heatbath.engine.runner",
+    "measure_noise": "heatbath.thermometry.noise",
+    "randomize": "heatbath.optim.randomizer",
+    "run": "heatbath.engine.runner",
+    "sweep": "heatbath.runs.configs",
 }
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from heatbath import data_catalogue, downloads
-from heatbath.data_files import DataError
+from heatbath.data import catalogue, downloads
+from heatbath.data.formats import DataError
 
 
 def test_what_is_missing_names_the_command_that_gets_it(heatbath, tmp_path, monkeypatch):
@@ -34,7 +34,7 @@ def test_getting_fetches_what_is_not_there(heatbath, tmp_path, monkeypatch):
 
     monkeypatch.setenv("HEATBATH_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for module in (downloads, data_catalogue):
+    for module in (downloads, catalogue):
         monkeypatch.setattr(module, "download", fetch, raising=False)
     status, _, err = heatbath("data", "--get", "cifar10")
     assert status == 2

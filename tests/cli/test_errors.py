@@ -12,7 +12,8 @@ from heatbath.cli.errors import explain, stoppable
 # A command that is told to end while it writes; where it is told twice, while it tidies up, it ends at once.
 TERMINATED = """
 import os, signal, sys
-from heatbath import cli, file_sets
+from heatbath import cli
+from heatbath.system import whole_files
 from heatbath.cli import thermostat
 
 def draw(partial):
@@ -23,7 +24,7 @@ def draw(partial):
         if sys.argv[1:] == ["twice"]:
             os.kill(os.getpid(), signal.SIGTERM)
 
-thermostat.Thermostat = lambda *_: file_sets.write_together("out", draw)
+thermostat.Thermostat = lambda *_: whole_files.write_together("out", draw)
 sys.exit(cli.main(["thermostat", "--lr", "1", "--batch-size", "1"]))
 """
 

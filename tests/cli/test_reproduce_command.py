@@ -3,13 +3,16 @@ import re
 
 import pytest
 
-from heatbath import machines, paper, report, resources, runner
-from heatbath.archives import write_lines
+from heatbath import paper
 from heatbath.cli import reproduce, verdicts
 from heatbath.cli.report import read_records
+from heatbath.engine import planning, runner
 from heatbath.paper import reproduction
-from heatbath.store import Store
-from heatbath.verdicts import Claim, judge
+from heatbath.report import page
+from heatbath.runs.export import write_lines
+from heatbath.runs.store import Store
+from heatbath.stats.verdicts import Claim, judge
+from heatbath.system import machine
 
 SMOKE = ("reproduce", "coupling", "--scale", "smoke", "--device", "cpu")
 
@@ -26,8 +29,8 @@ def test_train_draw_and_judge(heatbath, tmp_path, monkeypatch):
     status, out, _ = heatbath(*SMOKE, "--seeds", 1)
     assert status == 0
     assert re.search(r"^coupling +Both couplings reach the same test accuracy +undecided", out, re.MULTILINE)
-    assert out.endswith("\nThe report: out/report.html\n")
-    assert (tmp_path / "out" / "report.html").is_file()
+    assert out.endswith("\nThe report: out/page.html\n")
+    assert (tmp_path / "out" / "page.html").is_file()
     monkeypatch.setattr(runner, "run", lambda *_, **__: pytest.fail("trained again"))
     assert heatbath(*SMOKE, "--seeds", 1)[1] == out
     assert "Not complete: coupling" in heatbath(*SMOKE, "--draw-only")[1]
@@ -118,11 +121,11 @@ def test_report_needs_no_training(heatbath, tmp_path, exported, monkeypatch):
     monkeypatch.setattr(paper, "EXPERIMENTS", some)
     status, out, err = heatbath("report", "exports", "--out", "page")
     assert (status, err) == (0, "")
-    assert "The report, at the scale smoke: page/report.html" in out
+    assert "The report, at the scale smoke: page/page.html" in out
     assert re.search(r"^coupling +Both couplings reach the same test accuracy +\w+ .*n = 2", out, re.MULTILINE)
     assert re.search(r"^figure1 .* undecided ", out, re.MULTILINE)
     assert "Not complete: figure1;" in out
-    page = (tmp_path / "page" / "report.html").read_text()
+    page = (tmp_path / "page" / "page.html").read_text()
     assert str(tmp_path) not in page  # pages are sent to others
     assert "<dt>only at the scale paper</dt><dd>figure6</dd>" in page
 
@@ -161,7 +164,7 @@ def test_report_refuses(refused, tmp_path, arguments, words):
 
 
 def test_report_of_other_runs(refused, tmp_path):
-    from heatbath.configs import RunConfig
+    from heatbath.runs.configs import RunConfig
 
     with Store(tmp_path / "runs") as store:
         store.add([RunConfig(lr=0.123)])
@@ -193,7 +196,7 @@ def test_report_of_calculations_without_runs(heatbath, refused, exported, monkey
 def test_report_tells_of_seeds_that_it_does_not_take(heatbath, tmp_path, exported, monkeypatch):
     some = {name: paper.EXPERIMENTS[name] for name in ("figure1", "coupling")}
     monkeypatch.setattr(paper, "EXPERIMENTS", some)
-    monkeypatch.setattr(report, "write_report", lambda _figures, folder, **_: folder / "report.html")
+    monkeypatch.setattr(page, "write_report", lambda _figures, folder, **_: folder / "page.html")
     assert "--seeds" not in heatbath("report", "exports")[1]
     runner.run(some["coupling"].configs("smoke", 3)[2::3], tmp_path / "third", "cpu", checkpoint_seconds=60.0)
     with Store(tmp_path / "third", read_only=True) as store:
@@ -232,9 +235,9 @@ def test_weeks_on_a_cpu_are_told_before_they_begin(heatbath, monkeypatch, figure
     def stop(*_arguments, **_options):
         raise ValueError("begun")
 
-    monkeypatch.setattr(machines, "choose_device", lambda _device: "cpu")
-    monkeypatch.setattr(machines, "available_cores", lambda: 2)
-    monkeypatch.setattr(resources, "available_memory", lambda: 2**34)
+    monkeypatch.setattr(machine, "choose_device", lambda _device: "cpu")
+    monkeypatch.setattr(machine, "available_cores", lambda: 2)
+    monkeypatch.setattr(planning, "available_memory", lambda: 2**34)
     monkeypatch.setattr(reproduce, "download_data", lambda *_: None)
     monkeypatch.setattr(reproduction, "reproduce", stop)
     assert heatbath("reproduce", *figures, "--scale", "paper", *arguments)[2] == f"{words}heatbath: begun\n"

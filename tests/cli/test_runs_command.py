@@ -12,10 +12,10 @@ from datetime import datetime
 import pytest
 
 from heatbath.cli import runs, screens
-from heatbath.configs import RunConfig, sweep
-from heatbath.owners import Owner
-from heatbath.records import Epoch
-from heatbath.store import Store, Update
+from heatbath.runs.configs import RunConfig, sweep
+from heatbath.runs.records import Epoch
+from heatbath.runs.store import Store, Update
+from heatbath.system.locks import Owner
 
 CONFIGS = [
     *sweep(RunConfig(epochs=3, lr=0.02), protocol=("constant", "random", "cyclic:6"), seed=(0, 1)),
@@ -127,7 +127,7 @@ def test_show_as_json_has_the_curves(filled):
 
 def test_show_tells_when_a_run_came_and_where_its_state_is(heatbath, monkeypatch, tmp_path):
     now = 1_700_000_000
-    monkeypatch.setattr("heatbath.store.time.time", lambda: now)
+    monkeypatch.setattr("heatbath.runs.store.time.time", lambda: now)
     with Store(tmp_path / "runs") as store:
         store.add([PENDING])
         owner = Owner(store.owners)

@@ -3,10 +3,10 @@
 import pytest
 
 from heatbath.cli import screens
-from heatbath.configs import RunConfig
-from heatbath.owners import Owner
-from heatbath.records import Epoch
-from heatbath.store import Store, Update
+from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import Epoch
+from heatbath.runs.store import Store, Update
+from heatbath.system.locks import Owner
 
 
 @pytest.mark.parametrize(

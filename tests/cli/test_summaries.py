@@ -1,8 +1,8 @@
 import pytest
 
 from heatbath.cli.summaries import describe_settings, print_groups, title, varying
-from heatbath.configs import RunConfig
-from heatbath.records import Epoch, Record
+from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import Epoch, Record
 
 BASE = RunConfig(epochs=3)
 USUAL = "mlp on mnist5k: random, law uniform:1, lr 0.005, batch size 256, Nesterov momentum 0.9, 3 epochs, seed 0"

@@ -12,10 +12,11 @@ from functools import partial
 import pytest
 
 import heatbath as hb
-from heatbath import machines, resources, runner
 from heatbath.cli import summaries, training
-from heatbath.records import Epoch, Record
-from heatbath.store import Store
+from heatbath.engine import planning, runner
+from heatbath.runs.records import Epoch, Record
+from heatbath.runs.store import Store
+from heatbath.system import machine
 
 SHORT = ("train", "--epochs", 2, "--device", "cpu")
 PROGRAM = [sys.executable, "-m", "heatbath"]
@@ -168,7 +169,7 @@ def test_missing_data_is_told_before_the_store_is_made(heatbath, tmp_path, monke
 
 
 def test_damaged_data_is_told_before_the_store_is_made(refused, tmp_path):
-    from heatbath.data_catalogue import MNIST
+    from heatbath.data.catalogue import MNIST
 
     for known in MNIST:
         (tmp_path / known.name).write_bytes(b"no images")
@@ -195,9 +196,9 @@ def test_long_work_on_a_cpu_is_told_before_it_begins(heatbath, monkeypatch, argu
     def kept(configs, _store):
         return [Record(config, "stopped", (Epoch(0.1, 1.0, 0.5, 1.0, 0.5),) * epochs_done) for config in configs]
 
-    monkeypatch.setattr(machines, "choose_device", lambda _device: "cpu")
-    monkeypatch.setattr(machines, "available_cores", lambda: 2)
-    monkeypatch.setattr(resources, "available_memory", lambda: 2**34)
+    monkeypatch.setattr(machine, "choose_device", lambda _device: "cpu")
+    monkeypatch.setattr(machine, "available_cores", lambda: 2)
+    monkeypatch.setattr(planning, "available_memory", lambda: 2**34)
     monkeypatch.setattr(training, "download_data", lambda *_: None)
     monkeypatch.setattr(training, "_kept", kept)
     monkeypatch.setattr(runner, "check_data", lambda *_: None)

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 
 from heatbath import Record
-from heatbath.archives import read_lines
 from heatbath.paper import EXPERIMENTS
+from heatbath.runs.export import read_lines
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,7 +3,7 @@
 import math
 from random import Random
 
-from heatbath.records import Epoch, Record
+from heatbath.runs.records import Epoch, Record
 
 
 def make_record(config, accuracy=0.9, status="finished", noise=2e-4, epochs=None):

@@ -10,7 +10,7 @@ from synthetic_records import make_record, make_records
 
 from heatbath.paper.claims import LOSS_MARGIN, PAIRED_FROM, Above, Every, Near, Not, all_equal, greater
 from heatbath.paper.groups import FINAL_TEST, TAIL_LOSS, Found, perceptron, protocol_groups
-from heatbath.verdicts import Claim, Factor, judge
+from heatbath.stats.verdicts import Claim, Factor, judge
 
 RANDOM = np.random.default_rng(5)
 A, B, FAR = (RANDOM.normal(mean, 0.01, 8) for mean in (0.90, 0.90, 0.95))

@@ -10,9 +10,9 @@ import torch
 from committed_records import PROSE, ROOT, records, runs_of, together
 from torch.utils.flop_counter import FlopCounterMode
 
-from heatbath.models import build_model
-from heatbath.resources import CPU_SECONDS
-from heatbath.stacked_networks import NETWORKS
+from heatbath.engine.planning import CPU_SECONDS
+from heatbath.tasks.models import build_model
+from heatbath.tasks.stacked_networks import NETWORKS
 
 
 def test_the_cost_is_that_of_the_benchmark():

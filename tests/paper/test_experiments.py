@@ -5,9 +5,9 @@ import sys
 import pytest
 from synthetic_records import make_record, make_records
 
-from heatbath.configs import RunConfig
 from heatbath.paper import EXPERIMENTS, SCALES, Calculation, find_experiments
 from heatbath.paper.groups import PROTOCOLS
+from heatbath.runs.configs import RunConfig
 
 RUN_BASED = [name for name, experiment in EXPERIMENTS.items() if experiment.configs("paper")]
 

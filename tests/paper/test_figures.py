@@ -10,7 +10,7 @@ from synthetic_records import make_record, make_records
 
 from heatbath.paper import EXPERIMENTS
 from heatbath.paper.groups import ROUGHNESS
-from heatbath.records import Epoch, Record
+from heatbath.runs.records import Epoch, Record
 
 
 def judge(name, accuracy, scale="paper", **options):

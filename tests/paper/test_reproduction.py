@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from heatbath import runner
-from heatbath.data_files import DataError
-from heatbath.panels import Panel, Series
+from heatbath.data.formats import DataError
+from heatbath.engine import runner
 from heatbath.paper import EXPERIMENTS, Calculation
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.reproduction import reproduce
-from heatbath.verdicts import Claim, judge
+from heatbath.report.panels import Panel, Series
+from heatbath.stats.verdicts import Claim, judge
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_missing_data_is_told_before_anything_is_trained(tmp_path, monkeypatch):
     def lacking(name, **_options):
         raise DataError(f"{name} is not found")
 
-    monkeypatch.setattr("heatbath.datasets.load_dataset", lacking)
+    monkeypatch.setattr("heatbath.data.datasets.load_dataset", lacking)
     with pytest.raises(ValueError, match="mnist is not found; 'heatbath data' shows what is found where"):
         reproduce(["figure1"], "paper", store=tmp_path / "store", out=tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -183,8 +183,8 @@ def test_missing_data_is_told_before_anything_is_trained(tmp_path, monkeypatch):
 
 def test_data_is_looked_for_only_if_a_run_needs_it(monkeypatch):
     asked = []
-    monkeypatch.setattr("heatbath.datasets.load_dataset", lambda name, **_options: asked.append(name))
-    monkeypatch.setattr("heatbath.pretrained.load_vgg16_features", lambda **_options: asked.append("features"))
+    monkeypatch.setattr("heatbath.data.datasets.load_dataset", lambda name, **_options: asked.append(name))
+    monkeypatch.setattr("heatbath.data.vgg16_features.load_vgg16_features", lambda **_options: asked.append("features"))
     runner.check_data([])
     assert asked == []
     configs = EXPERIMENTS["figure4"].configs("paper", seeds=1)

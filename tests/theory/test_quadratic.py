@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heatbath.laws import parse_law
-from heatbath.optimizer import RandomSGD
+from heatbath.optim.random_sgd import RandomSGD
 from heatbath.theory import quadratic
 from heatbath.thermostat import Thermostat
 

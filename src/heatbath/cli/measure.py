@@ -12,7 +12,7 @@ import typer
 from heatbath.cli.progress import display, follow_fraction
 from heatbath.cli.screens import check_data_dir, check_folder, console, folder_option, print_table, write
 from heatbath.cli.training import DataOption
-from heatbath.machines import choose_device
+from heatbath.system.machine import choose_device
 from heatbath.thermostat import Thermostat
 
 _HEADINGS = (
@@ -49,7 +49,8 @@ def measure_network(
     if samples < 4:
         raise ValueError(f"--samples must be at least 4 to measure noise, got {samples}")
     device = choose_device(device)
-    from heatbath import measurement, plots  # noqa: F401 - a missing extra is told before the training, not after it
+    from heatbath.report import plots  # noqa: F401 - a missing extra is told before the training, not after it
+    from heatbath.studies import measurement
 
     with display() as shown:
         found = measurement.measure_training(
@@ -112,7 +113,7 @@ def _two_digits(value: float) -> str:
 
 def _with_error(value: float, error: float) -> str:
     """A number with its standard error, where that is known."""
-    from heatbath.statistics import known_digits
+    from heatbath.stats.intervals import known_digits
 
     if math.isnan(error):
         return f"{value:.4g}"

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from heatbath.campaigns import Progress
+    from heatbath.engine.campaign import Progress
 
 _WINDOW = 60.0  # seconds over which the speed is taken
 _LOG_SECONDS = 30.0  # between two lines of a log

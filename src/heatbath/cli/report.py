@@ -13,7 +13,7 @@ from heatbath.cli.progress import display
 from heatbath.cli.screens import check_folder, console, folder_option, terminal_width, warn
 from heatbath.cli.summaries import name_some
 from heatbath.cli.verdicts import print_verdicts
-from heatbath.records import Record
+from heatbath.runs.records import Record
 
 if TYPE_CHECKING:
     from heatbath.paper import Experiment, Scale
@@ -35,8 +35,8 @@ def rebuild_report(
     out: Annotated[Path, folder_option("--out", "The folder for the report and its pictures.")] = Path("out"),
 ) -> None:
     """Draw every figure, judge every claim and write the page from results that are there; nothing is trained."""
-    from heatbath import plots  # noqa: F401 - a missing extra is told before the work, not after it
     from heatbath.paper import SCALES, find_experiments, reproduction
+    from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
 
     if scale is not None and scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
@@ -86,7 +86,7 @@ def read_records(source: Path, say: Callable[[str], None] | None = None) -> list
         OSError: there is nothing of the kind.
         ValueError: a file is damaged or something else.
     """
-    from heatbath.store import Store
+    from heatbath.runs.store import Store
 
     if not source.exists():
         raise FileNotFoundError(f"there is no '{source}'; name a store or a file of 'heatbath runs export'")
@@ -108,7 +108,7 @@ def exported_files(folder: Path) -> list[Path]:
 
 def _read_files(files: Iterable[Path], say: Callable[[str], None] | None) -> list[Record]:
     """Merged in a store of their own, which knows what is better than what."""
-    from heatbath.store import Store
+    from heatbath.runs.store import Store
 
     with tempfile.TemporaryDirectory(prefix="heatbath-") as folder, Store(folder) as results:
         for file in files:

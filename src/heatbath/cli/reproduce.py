@@ -23,7 +23,7 @@ from heatbath.cli.training import (
     unfinished,
 )
 from heatbath.cli.verdicts import print_verdicts
-from heatbath.store import Store
+from heatbath.runs.store import Store
 
 
 def reproduce_figures(
@@ -62,17 +62,18 @@ def reproduce_figures(
         return
     if scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
-    from heatbath import machines, plots  # noqa: F401 - a missing extra is told before the work, not after it
     from heatbath.paper.reproduction import reproduce
+    from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
+    from heatbath.system import machine
 
-    machines.check_device(device)
+    machine.check_device(device)
     check_data_dir(data_dir)
     check_folder(out, "--out")
     _check_store(store, draw_only)
     with resumable(), display(quiet=quiet) as shown:
         shown.show(None, ("starting",))
         if not draw_only:
-            machines.choose_device(device)
+            machine.choose_device(device)
             configs = {c.run: c for experiment in experiments for c in experiment.configs(scale, seeds)}
             left = unfinished(list(configs.values()), store)
             download_data(left, data_dir, shown)

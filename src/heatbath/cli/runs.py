@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 
-from heatbath import archives, tables
 from heatbath.cli.report import exported_files
 from heatbath.cli.screens import check_folder, console, folder_option, print_table, terminal_width, warn, write
 from heatbath.cli.summaries import SHORTEST, cell, describe_settings, name_some, print_groups, title, varying
@@ -27,15 +26,16 @@ from heatbath.cli.training import (
     WorkersOption,
     complete,
 )
-from heatbath.configs import IMAGE_SHAPES, INPUT_SHAPES, RunConfig
 from heatbath.laws import parse_law
-from heatbath.protocols import parse_protocol
-from heatbath.records import EPOCH_FIELDS, STATUSES, TAIL, Record
-from heatbath.store import Store
+from heatbath.runs import export, rows
+from heatbath.runs.configs import IMAGE_SHAPES, INPUT_SHAPES, RunConfig
+from heatbath.runs.protocols import parse_protocol
+from heatbath.runs.records import EPOCH_FIELDS, STATUSES, TAIL, Record
+from heatbath.runs.store import Store
 
 _EPOCHS_SHOWN = 5
 _LEFT = ("model", "dataset", "protocol")  # words, of which a config has these first
-_TABLES = {".csv": archives.write_csv, ".parquet": archives.write_parquet}
+_TABLES = {".csv": export.write_csv, ".parquet": export.write_parquet}
 _EXPORTS = (*_TABLES, ".jsonl", ".jsonl.gz")
 
 app = typer.Typer(
@@ -169,7 +169,7 @@ def resume_runs(
         counts = Counter(record.status for record in records)
         told = ", ".join(f"{counts[name]} {name}" for name in STATUSES if counts[name]) or "no runs"
         console().print(f"nothing to go on with in {store}: {told}")
-    tables.refuse({run: damage for run, damage in damaged.items() if damage.config is None}, store / Store.FILE)
+    rows.refuse({run: damage for run, damage in damaged.items() if damage.config is None}, store / Store.FILE)
 
 
 @app.command("merge", short_help="Take over the runs of other stores.")
@@ -235,8 +235,8 @@ def export_runs(
         filters = " ".join(f"{option} {value}" for option, value in asked if value is not None)
         found = f"no run in {store} matches {filters}" if filters else f"there are no runs in {store}"
         raise ValueError(f"{found}; nothing was written")
-    write_file = _TABLES.get(kind or ".csv", archives.write_lines)
-    empty = 0 if write_file is archives.write_lines else sum(not record.epochs for record in records)
+    write_file = _TABLES.get(kind or ".csv", export.write_lines)
+    empty = 0 if write_file is export.write_lines else sum(not record.epochs for record in records)
     if file == "-":
         _print_csv(records)
     else:
@@ -334,7 +334,7 @@ def _check_source(other: Path) -> None:
             with Store(part, read_only=True) as source:
                 source.records()
         else:
-            archives.read_lines(part)
+            export.read_lines(part)
 
 
 def _parts(other: Path) -> list[Path]:
@@ -345,7 +345,7 @@ def _parts(other: Path) -> list[Path]:
 
 def _print_csv(records: Sequence[Record]) -> None:
     with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
-        archives.write_csv(records, Path(folder) / "runs.csv")
+        export.write_csv(records, Path(folder) / "runs.csv")
         with open(Path(folder) / "runs.csv", encoding="utf-8", newline="") as table:
             write(table.read().rstrip("\n"))
 

@@ -133,7 +133,7 @@ def check_folder(path: Path, option: str) -> None:
 
 def check_data_dir(data_dir: Path | None) -> None:
     """Refuse a folder of data that is not there."""
-    from heatbath import downloads
+    from heatbath.data import downloads
 
     downloads.check_data_dir(data_dir, "--data-dir")
 

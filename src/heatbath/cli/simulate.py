@@ -42,7 +42,8 @@ def simulate_landscape(
     stochastic equation is followed beside SGD.
     """
     check_folder(out, "--out")
-    from heatbath import plane_simulation, plots, simulation  # noqa: F401 - a missing extra is told before the work
+    from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work
+    from heatbath.studies import plane_simulation, simulation
     from heatbath.theory.landscapes import parse_landscape
 
     loss = parse_landscape(simulation.DEFAULT_LANDSCAPE if landscape == "double-well" else landscape)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from heatbath.cli.screens import console, print_table, warn
-from heatbath.configs import RunConfig
 from heatbath.laws import Law
-from heatbath.records import TAIL, Record
+from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import TAIL, Record
 
 SHORTEST = 8  # digits of a run's name in a table
 _MOST_PLACES = 8
@@ -127,7 +127,7 @@ def mean_and_interval(values: Sequence[float | None]) -> str:
     mean = sum(known) / len(known)
     if len(known) == 1 or not has_intervals():
         return _decimal(mean)
-    from heatbath.statistics import summarize
+    from heatbath.stats.intervals import summarize
 
     interval = summarize(known).interval
     half = (interval.high - interval.low) / 2.0

@@ -23,7 +23,7 @@ from heatbath.cli.training import (
     WorkersOption,
     complete,
 )
-from heatbath.configs import RunConfig, sweep
+from heatbath.runs.configs import RunConfig, sweep
 
 _MOST_SEEDS = 100_000
 

@@ -13,8 +13,8 @@ from heatbath.cli.data import download_data
 from heatbath.cli.errors import resumable
 from heatbath.cli.progress import Display, display, follow_training
 from heatbath.cli.screens import check_data_dir, check_folder, folder_option
-from heatbath.configs import RunConfig
-from heatbath.records import Record
+from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import Record
 
 StoreOption = Annotated[Path, folder_option("--store", "The folder where results and checkpoints are kept.")]
 DeviceOption = Annotated[
@@ -58,9 +58,10 @@ def complete(configs: Sequence[RunConfig], store: Path, means: Means) -> list[Re
     Nothing is written, nor the store made, before the data is there and all else is found to be in order. Where all
     runs have ended they are read, and torch is not imported.
     """
-    from heatbath import machines, runner
+    from heatbath.engine import runner
+    from heatbath.system import machine
 
-    machines.check_device(means.device)
+    machine.check_device(means.device)
     check_data_dir(means.data_dir)
     left = unfinished(configs, store)
     if not left:
@@ -68,7 +69,7 @@ def complete(configs: Sequence[RunConfig], store: Path, means: Means) -> list[Re
     check_folder(store, "--store")
     with resumable(), display(quiet=means.quiet) as shown:
         shown.show(None, ("starting",))
-        machines.choose_device(means.device)
+        machine.choose_device(means.device)
         download_data(left, means.data_dir, shown)
         runner.check_data(left, means.data_dir)
         tell_of_long_work(left, store, means.device, means.workers, shown)
@@ -90,7 +91,7 @@ def unfinished(configs: Sequence[RunConfig], store: Path) -> list[RunConfig]:
     Raises:
         OSError: it is not a store of ours.
     """
-    from heatbath.records import ENDED
+    from heatbath.runs.records import ENDED
 
     ended = {record.run for record in _kept(configs, store) if record.status in ENDED}
     return [config for config in configs if config.run not in ended]
@@ -100,9 +101,9 @@ def tell_of_long_work(
     configs: Sequence[RunConfig], store: Path, device: str, workers: int | None, shown: Display
 ) -> None:
     """Tell about how long runs that have not ended will take, where they are for a CPU and more than an hour."""
-    from heatbath import machines
+    from heatbath.system import machine
 
-    if machines.choose_device(device) != "cpu":
+    if machine.choose_device(device) != "cpu":
         return
     seconds = _cpu_seconds(configs, store, workers)
     if seconds > _LONG:
@@ -112,10 +113,10 @@ def tell_of_long_work(
 
 def _cpu_seconds(configs: Sequence[RunConfig], store: Path, workers: int | None) -> float:
     """About how long the epochs that are left will take here."""
-    from heatbath import machines
-    from heatbath.resources import CPU_SECONDS, cpu_workers
+    from heatbath.engine.planning import CPU_SECONDS, cpu_workers
+    from heatbath.system import machine
 
-    cores = machines.available_cores()
+    cores = machine.available_cores()
     done = {record.run: len(record.epochs) for record in _kept(configs, store)}
     total = 0.0
     for model, seconds in CPU_SECONDS.items():
@@ -136,7 +137,7 @@ def _roughly(seconds: float) -> str:
 
 def _kept(configs: Sequence[RunConfig], store: Path) -> list[Record]:
     """What a store, where there is one, has of runs."""
-    from heatbath.store import Store
+    from heatbath.runs.store import Store
 
     if not (store / Store.FILE).exists():
         return []

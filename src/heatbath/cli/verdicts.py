@@ -12,7 +12,7 @@ from rich.text import Text
 from heatbath.cli.screens import console, print_table, terminal_width
 
 if TYPE_CHECKING:
-    from heatbath.verdicts import Verdict
+    from heatbath.stats.verdicts import Verdict
 
 _STYLES = {"confirmed": "green", "contradicted": "red", "undecided": "yellow"}
 _NARROW = 90  # columns below which a table of sentences is no pleasure

@@ -1,4 +1,4 @@
-"""Kinds of claims that figures make, built from `heatbath.verdicts.Claim` so that `judge` can weigh them all."""
+"""Kinds of claims that figures make, built from `heatbath.stats.verdicts.Claim` so that `judge` can weigh them all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import NormalDist
 from typing import Literal
 
 from heatbath.paper.groups import Found, Group, Quantity
-from heatbath.verdicts import Claim, Evidence, Factor, Judgeable
+from heatbath.stats.verdicts import Claim, Evidence, Factor, Judgeable
 
 # Margins of "equal", in accuracy. Each is about the smallest difference that a reader of the paper's plots could see.
 MARGINS = {("mlp", "mnist"): 0.002, ("cnn", "mnist"): 0.001, ("mlp", "mnist5k"): 0.01, ("vgg16", "cifar10"): 0.005}

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from heatbath.isotonic import OrderClaim, Shape, explained_by_chance, explained_by_order, rank_correlation
-from heatbath.panels import Panel, Series
 from heatbath.paper.claims import Every
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.groups import BEST_TEST, FINAL_TEST, RANDOM, Found, Group, Quantity, Scale, perceptron
-from heatbath.verdicts import Judgeable, judge
+from heatbath.report.panels import Panel, Series
+from heatbath.stats.order import OrderClaim, Shape, explained_by_chance, explained_by_order, rank_correlation
+from heatbath.stats.verdicts import Judgeable, judge
 
 Values = Sequence[float]
 
@@ -30,7 +30,7 @@ _BATCHES: dict[Scale, tuple[int, ...]] = {
 _MOMENTA: dict[Scale, tuple[float, ...]] = {"smoke": (0.5, 0.9), "laptop": (0.0, 0.5, 0.9), "paper": (0.0, 0.5, 0.9)}
 _STATISTIC = (
     "the share of the variance between groups of runs that the best curve with at most one turn over a knob explains "
-    "(heatbath.isotonic), corrected for the noise of the seeds, with a bootstrap interval over the seeds"
+    "(heatbath.stats.order), corrected for the noise of the seeds, with a bootstrap interval over the seeds"
 )
 EXPLAINED = 0.9  # of the variance, for T to decide a run
 _SHAPE: Shape = "unimodal"  # hotter is better, until it is too hot

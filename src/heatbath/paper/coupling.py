@@ -19,7 +19,7 @@ from heatbath.paper.groups import (
     random_and_controls,
 )
 from heatbath.paper.pictures import curve_panel, group_panel
-from heatbath.verdicts import judge
+from heatbath.stats.verdicts import judge
 
 
 def _groups(scale: Scale) -> Sequence[Group]:

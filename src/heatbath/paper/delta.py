@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from heatbath.panels import Panel
 from heatbath.paper.claims import Above, Near, accuracy_margin, greater
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.figure1 import remark_on_scale
@@ -25,7 +24,8 @@ from heatbath.paper.groups import (
     perceptron,
 )
 from heatbath.paper.pictures import scan
-from heatbath.verdicts import Judgeable, judge
+from heatbath.report.panels import Panel
+from heatbath.stats.verdicts import Judgeable, judge
 
 _WIDTHS: dict[Scale, tuple[float, ...]] = {
     "smoke": (0.0, 0.5, 1.0),

@@ -11,7 +11,7 @@ from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.figure1 import remark_on_scale
 from heatbath.paper.groups import RANDOM, SEEDS, SPARE, TAIL_LOSS, TAIL_TEST, Found, Group, Scale, perceptron
 from heatbath.paper.pictures import curve_panel, group_panel
-from heatbath.verdicts import judge
+from heatbath.stats.verdicts import judge
 
 _VARIANCE = Uniform(1.0).variance
 LAWS: dict[str, Law] = {

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
-from heatbath.configs import RunConfig
-from heatbath.panels import FigureData, Panel
 from heatbath.paper.claims import describe_margins
 from heatbath.paper.groups import Found, Group, Scale, describe_runs, with_seeds
-from heatbath.records import ENDED, Record
-from heatbath.verdicts import Verdict
+from heatbath.report.panels import FigureData, Panel
+from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import ENDED, Record
+from heatbath.stats.verdicts import Verdict
 
 Progress: TypeAlias = Callable[[float, str], None]
 """Called with the fraction done, from 0 to 1, and what is being done."""

@@ -20,7 +20,7 @@ from heatbath.paper.groups import (
     vgg16,
 )
 from heatbath.paper.pictures import curve_panel, group_panel
-from heatbath.verdicts import Judgeable, judge
+from heatbath.stats.verdicts import Judgeable, judge
 
 _PAIRS = {
     "at the same temperature, coupling gradient": ("random", "constant, T of random"),

@@ -20,7 +20,7 @@ from heatbath.paper.groups import (
     protocol_groups,
 )
 from heatbath.paper.pictures import curve_panel, way_panel
-from heatbath.verdicts import judge
+from heatbath.stats.verdicts import judge
 
 SHORT_TRAINING = (
     "4,000 images make 16 steps to an epoch where MNIST makes 235; rate, batch and momentum are the paper's, so the "

@@ -20,7 +20,7 @@ from heatbath.paper.groups import (
     protocol_groups,
 )
 from heatbath.paper.pictures import group_panel
-from heatbath.verdicts import Judgeable, judge
+from heatbath.stats.verdicts import Judgeable, judge
 
 _SHALLOW, _DEEP = "perceptron", "CNN"
 _OUTSIDE = "the paper itself finds the CNN at l = 0.005 outside the small-rate regime, in which it expects equality"

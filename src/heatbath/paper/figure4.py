@@ -22,7 +22,7 @@ from heatbath.paper.groups import (
     vgg16,
 )
 from heatbath.paper.pictures import curve_panel, group_panel
-from heatbath.verdicts import Judgeable, judge
+from heatbath.stats.verdicts import Judgeable, judge
 
 IMAGENET_SEEDS = 3
 MORE_SEEDS = 10  # of constant, random and the fastest cyclic rate, whose claims five left open

@@ -8,8 +8,8 @@ from heatbath.paper.claims import Not, accuracy_margin, equal
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.groups import FINAL_TEST, MEAN_TEST, RANDOM, Found, Group, Quantity, Scale, perceptron
 from heatbath.paper.pictures import curve_panel, group_panel, way_panel
-from heatbath.records import Record
-from heatbath.verdicts import Judgeable, judge
+from heatbath.runs.records import Record
+from heatbath.stats.verdicts import Judgeable, judge
 
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 50}
 EPOCHS: dict[Scale, int] = {"smoke": 2, "laptop": 24, "paper": 180}

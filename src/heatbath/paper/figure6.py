@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heatbath.panels import Series
 from heatbath.paper.claims import Near, accuracy_margin, equal
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.groups import (
@@ -23,7 +22,8 @@ from heatbath.paper.groups import (
     vgg16,
 )
 from heatbath.paper.pictures import curve_panel, group_panel
-from heatbath.verdicts import Judgeable, judge
+from heatbath.report.panels import Series
+from heatbath.stats.verdicts import Judgeable, judge
 
 _CNN, _VGG16 = "CNN", "VGG16"
 PRINTED = {"C = 128, l = 2.5e-4": (0.73036, 0.00444), "C = 256, l = 5e-4": (0.73002, 0.00526)}

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heatbath.configs import RunConfig
-from heatbath.records import ENDED, TAIL, Record
+from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import ENDED, TAIL, Record
 
 Scale = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "paper")

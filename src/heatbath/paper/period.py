@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heatbath.panels import Panel
 from heatbath.paper.claims import Every, accuracy_margin, not_worse
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.figure1 import remark_on_scale
 from heatbath.paper.groups import BEST_TEST, SEEDS, TAIL_TEST, Found, Group, Scale, perceptron, protocol_groups
 from heatbath.paper.pictures import level, scan
-from heatbath.verdicts import Judgeable, judge
+from heatbath.report.panels import Panel
+from heatbath.stats.verdicts import Judgeable, judge
 
 _PERIODS: dict[Scale, tuple[float, ...]] = {
     "smoke": (1, 6),

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from heatbath.panels import Panel, Series
 from heatbath.paper.groups import Found, Group, Quantity
-from heatbath.statistics import summarize
+from heatbath.report.panels import Panel, Series
+from heatbath.stats.intervals import summarize
 
 _FEW = 5  # runs, of which the t interval is wider than all of them lie apart, and hides the curves
 _SHORT = {"train_loss": "train loss", "train_accuracy": "train accuracy", "test_accuracy": "test accuracy"}

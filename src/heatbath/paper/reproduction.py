@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heatbath import machines
-from heatbath.configs import RunConfig
 from heatbath.draws import check_integer
-from heatbath.file_sets import whole_file
-from heatbath.panels import FigureData
 from heatbath.paper import SCALES, Scale, find_experiments
 from heatbath.paper.claims import PAIRED_FROM
 from heatbath.paper.experiments import Calculation, Experiment, Progress
-from heatbath.records import ENDED, Record
-from heatbath.verdicts import Verdict
+from heatbath.report.panels import FigureData
+from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import ENDED, Record
+from heatbath.stats.verdicts import Verdict
+from heatbath.system import machine
+from heatbath.system.whole_files import whole_file
 
 _TRAINED, _COMPUTED = 0.85, 0.95  # the progress when calculations and when only the drawing are left
 _CHECKPOINT_SECONDS = 20.0  # what an interrupt may cost; more often would slow small runs down
@@ -89,9 +89,9 @@ def reproduce(
             folder is missing; nothing has been trained then.
         OSError: a folder cannot be written.
     """
-    from heatbath import runner
-    from heatbath.downloads import check_data_dir
-    from heatbath.store import Store
+    from heatbath.data.downloads import check_data_dir
+    from heatbath.engine import runner
+    from heatbath.runs.store import Store
 
     start = time.monotonic()
     check_data_dir(data_dir)
@@ -151,12 +151,12 @@ def draw(
     Returns:
         The figures and the page.
     """
-    from heatbath import report
+    from heatbath.report import page
 
     configs = list({c.run: c for e in experiments for c in e.configs(scale, seeds)}.values())
     figures = tuple(experiment.figure(records, scale, seeds, results) for experiment in experiments)
     about = _about(scale, configs, records, left_out)
-    return figures, report.write_report(figures, Path(out), about=about)
+    return figures, page.write_report(figures, Path(out), about=about)
 
 
 def cached_results(calculations: Sequence[Calculation], folder: Path) -> dict[str, Mapping[str, Any]]:
@@ -178,7 +178,7 @@ def _part(tell: Progress, start: float, end: float) -> Progress:
 
 
 def _training(tell: Progress, say: Callable[..., None] | None) -> Callable[[Any], None]:
-    """What `heatbath.runner.run` is to call."""
+    """What `heatbath.engine.runner.run` is to call."""
 
     def show(state: Any) -> None:
         if state.message is not None and say is not None:
@@ -206,7 +206,7 @@ def _compute(
         result = _cached(store, calculation)
         if result is None:
             inside(0.0, "")
-            chosen = machines.choose_device(device)
+            chosen = machine.choose_device(device)
             result = calculation.compute(calculation.settings, device=chosen, data_dir=data_dir, progress=inside)
             _keep(store, calculation, result)
         results[calculation.name] = result

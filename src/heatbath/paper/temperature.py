@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heatbath.panels import Panel, Series
 from heatbath.paper.claims import Near
 from heatbath.paper.experiments import Calculation, Drawing, Experiment, Progress
 from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, Found, Scale
-from heatbath.verdicts import Claim, Judgeable, judge
+from heatbath.report.panels import Panel, Series
+from heatbath.stats.verdicts import Claim, Judgeable, judge
 
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 3, "paper": 3}
 EPOCHS: dict[Scale, int] = {"smoke": 4, "laptop": 30, "paper": 180}
@@ -29,7 +29,7 @@ def measure_temperatures(
     """Train the perceptron and return the thermometer's readings."""
     import torch
 
-    from heatbath.measurement import measure_training
+    from heatbath.studies.measurement import measure_training
     from heatbath.thermostat import Thermostat
 
     knobs = Thermostat(

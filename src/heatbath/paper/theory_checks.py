@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heatbath.panels import Panel, Series
 from heatbath.paper.claims import Every, Near
 from heatbath.paper.experiments import Calculation, Drawing, Experiment, Progress
 from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, Found, Scale
-from heatbath.verdicts import Judgeable, judge
+from heatbath.report.panels import Panel, Series
+from heatbath.stats.verdicts import Judgeable, judge
 
 _FORMS = {
     "constant": ("constant", "gradient", False),
@@ -59,7 +59,7 @@ def compute_histogram(settings: Mapping[str, Any], *, progress: Progress, **_unu
     """Return where SGD is found on a double well, by trajectories, by Fokker-Planck and by Boltzmann's weight."""
     import numpy as np
 
-    from heatbath.simulation import simulate
+    from heatbath.studies.simulation import simulate
     from heatbath.theory.phase_space import marginals
 
     run = simulate(steps=settings["steps"], frames=3, trajectories=settings["trajectories"], seed=0, progress=progress)

@@ -1,0 +1,1 @@
+"""Data sets and pretrained features: found, fetched, verified and read."""

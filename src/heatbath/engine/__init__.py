@@ -1,0 +1,1 @@
+"""Trains many runs at once: plans stacks, computes them, and keeps what they measure."""

@@ -1,0 +1,1 @@
+"""Where stacks are trained."""

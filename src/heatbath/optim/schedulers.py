@@ -1,0 +1,270 @@
+"""Learning-rate schedulers for any torch optimizer: a random rate and the paper's cosine cycle."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import Optimizer
+
+from heatbath.draws import Multipliers, check_integer
+from heatbath.laws import Law, Uniform, parse_law
+from heatbath.optim.param_groups import refuse_other_draws
+from heatbath.optim.randomizer import hooked_optimizer, refuse_random_sgd
+from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
+
+_LEAST = 2.0**-100  # what is written for a multiplier of 0, so that a chained scheduler's factor is not lost in it
+
+
+class RandomLR(LRScheduler):
+    """Multiplies the learning rate by a fresh random number at each mini-batch: coupling "update" on any optimizer.
+
+    The ``k``-th mini-batch runs at ``lr * alpha_k``, with ``alpha_k = heatbath.draw(law, seed, k, 1)`` and ``lr``
+    whatever the other schedulers have set. Call ``step()`` once after each ``optimizer.step()``, and after the other
+    schedulers::
+
+        optimizer.step()
+        warmup.step()
+        random.step()
+
+    A scheduler that sets the rate outright (`LambdaLR` and all that is built on it, `OneCycleLR`, `SequentialLR`, ...)
+    must be built before this one (a warning tells if it was not), and stepped before it, as above, also at the end of
+    an epoch. One that multiplies it (`StepLR`, `ExponentialLR`, `CosineAnnealingLR` with ``eta_min=0`` up to ``T_max``,
+    ...) and `CosineCycleLR` may come after it too; so may `ReduceLROnPlateau` with ``eps=0`` and without ``min_lr``:
+    both are compared with the multiplied rate, and the default ``eps`` drops a reduction that falls on a draw near 0.
+    ``heatbath.randomize(optimizer, law, coupling="update")`` has no such rule: it never shows the random rate in
+    ``lr``, and mixes with any scheduler in any order. So does `RandomSGD`. Take one of these where a framework steps
+    the schedulers of the epoch itself, and last, as Lightning does: nothing tells of a rate set outright there.
+
+    While a mini-batch is under way each group holds the rate without the multiplier as ``base_lr`` and the multiplier
+    as ``lr_factor``; ``optimizer.step()`` ends by putting ``lr`` back to ``base_lr``, so that multipliers never
+    compound and other schedulers work on the rate itself. A multiplier of 0 is written as ``2**-100``, from which
+    the rate can still be told. As with every scheduler, ``step()`` counts mini-batches: one whose optimizer step
+    `torch.amp.GradScaler` skips has its draw all the same.
+    Inside a `SequentialLR` it begins at the initial rate, not where the one before it stopped.
+
+    On plain SGD this is ``RandomSGD(..., coupling="update")`` with the same law and seed.
+
+    Args:
+        optimizer: any torch optimizer.
+        law: distribution of the multiplier, for instance ``Uniform(0.5)`` or ``"uniform:0.5"``.
+        seed: an integer; with ``last_epoch`` the whole state of the randomness.
+        last_epoch: index of the last mini-batch when resuming.
+    """
+
+    _waits_for_its_turn = False  # in a SequentialLR, which has taken the first step back
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        law: Law | str = Uniform(1.0),  # noqa: B008 (laws are frozen)
+        seed: int = 0,
+        last_epoch: int = -1,
+    ) -> None:
+        self.law = parse_law(law)
+        self.seed = check_integer("seed", seed)
+        self._multipliers = Multipliers(self.law, self.seed)
+        if isinstance(optimizer, Optimizer):
+            refuse_random_sgd(optimizer)
+            if getattr(hooked_optimizer(optimizer), "_randomizer", None) is not None:
+                raise ValueError("the optimizer is randomized already; use RandomLR or randomize, not both")
+        super().__init__(optimizer, last_epoch)
+        self._watch_steps()
+        hooked_optimizer(optimizer)._is_before_first_draw = True  # type: ignore[attr-defined]
+
+    @property
+    def last_epoch(self) -> int:
+        """Index of the mini-batch under way, counted from 0; -1 before the first."""
+        return self.__dict__["last_epoch"]  # type: ignore[no-any-return]
+
+    @last_epoch.setter
+    def last_epoch(self, value: int) -> None:
+        if value == -1 and self.__dict__.get("last_epoch", -1) >= 0:
+            self._waits_for_its_turn = True
+            for group in self.optimizer.param_groups:
+                group.pop("base_lr", None)
+        self.__dict__["last_epoch"] = value
+
+    def get_lr(self) -> list[Any]:
+        """Return the rates of the mini-batch ``last_epoch``; called by ``step()``."""
+        _warn_outside_step(self)
+        factor = max(self._multipliers.at(max(self.last_epoch, 0)), _LEAST)
+        bases = [_base_lr(group) for group in self.optimizer.param_groups]
+        if self._get_lr_called_within_step:
+            for group, base in zip(self.optimizer.param_groups, bases, strict=True):
+                group["base_lr"], group["lr_factor"] = base, factor
+        return [base * factor for base in bases]
+
+    def _get_closed_form_lr(self) -> list[Any]:
+        if self.last_epoch == 0 and self._waits_for_its_turn:
+            # Its turn has come: like torch's schedulers it starts from the initial rate, not where a warm-up stopped.
+            self._waits_for_its_turn = False
+            for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=False):
+                group.pop("base_lr", None)
+                _set_lr(group, base)
+        return self.get_lr()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: numbers and text only."""
+        state = super().state_dict()
+        del state["_multipliers"]
+        return {**state, "law": str(self.law)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state of the same law and seed.
+
+        Raises:
+            ValueError: it is of another law or seed; nothing has been changed.
+        """
+        ours = {"law": self.law, "seed": self.seed}
+        refuse_other_draws(state_dict, ours, "RandomLR")
+        super().load_state_dict({**state_dict, **ours})
+        if self.last_epoch > 0:  # a scheduler may rightly have multiplied the rate after the step that was saved
+            hooked_optimizer(self.optimizer)._is_before_first_draw = False  # type: ignore[attr-defined]
+        factor = max(self._multipliers.at(max(self.last_epoch, 0)), _LEAST)
+        for group in self.optimizer.param_groups:
+            if "base_lr" in group:  # built on an optimizer in the middle of another mini-batch
+                base = _base_lr(group)
+                group["base_lr"], group["lr_factor"] = base, factor
+                _set_lr(group, base * factor)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._watch_steps()
+
+    def _watch_steps(self) -> None:
+        # Copies and pickles of an optimizer leave its hooks and this mark behind, both or neither.
+        optimizer = hooked_optimizer(self.optimizer)
+        if not getattr(optimizer, "_puts_base_lr_back", False):
+            optimizer.register_step_post_hook(_put_base_lr_back)
+            optimizer._puts_base_lr_back = True  # type: ignore[attr-defined]
+
+
+class CosineCycleLR(LRScheduler):
+    """The paper's cyclic protocol, ``l_tau = l [1 + cos(pi tau / period)]``, ``tau`` the completed epochs.
+
+    The rate starts at ``2 l``, is zero after ``period`` epochs and back at ``2 l`` after ``2 * period``, its true
+    period; its mean is ``l``. Call ``step()`` once an epoch. The form is closed in ``tau``; if other schedulers
+    multiply the rate in between, ``l`` is multiplied with it. A rate of zero is written as ``2**-100 l``, from which
+    that can still be told.
+
+    Args:
+        optimizer: any torch optimizer.
+        period: the paper's ``P``, a positive number of epochs.
+        last_epoch: index of the last epoch when resuming.
+    """
+
+    def __init__(self, optimizer: Optimizer, period: float, last_epoch: int = -1) -> None:
+        if isinstance(period, bool) or not isinstance(period, (int, float, Real)):
+            raise TypeError(f"period must be a positive number of epochs, got {period!r}")
+        if not 0 < period < math.inf:
+            raise ValueError(f"period must be a positive number of epochs, got {period!r}")
+        self.period = float(period)  # a NumPy number could be saved but not loaded with weights_only
+        self._written: list[Any] = []
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[Any]:
+        """Return the rates of epoch ``last_epoch``; called by ``step()``."""
+        _warn_outside_step(self)
+        groups = self.optimizer.param_groups
+        means: list[Any] = list(self.base_lrs)
+        found = [_base_lr(group) for group in groups]
+        if self.last_epoch == 0 and not (self._written and found[: len(self._written)] == self._written):
+            means = found  # schedulers built before, such as a warm-up, have had their first say
+        elif self._written:
+            means = [
+                _follow(mean, written, rate)
+                for mean, written, rate in zip(self._means, self._written, found, strict=False)
+            ]
+        # Groups that came later start from their own rate.
+        means += [_copy(group.setdefault("initial_lr", _base_lr(group))) for group in groups[len(means) :]]
+        return self._rates(means)
+
+    def _get_closed_form_lr(self) -> list[Any]:
+        return self._rates(list(self.base_lrs))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the state; an optimizer that is still at the rate of a fresh scheduler takes the loaded one."""
+        fresh = self._written
+        super().load_state_dict(state_dict)
+        for group, before, written in zip(self.optimizer.param_groups, fresh, self._written, strict=False):
+            if _base_lr(group) == before:
+                _set_lr(group, self._shown(group, written))
+
+    def _rates(self, means: list[Any]) -> list[Any]:
+        factor = max(1.0 + math.cos(math.pi * self.last_epoch / self.period), _LEAST)
+        rates = [mean * factor for mean in means]
+        if not self._get_lr_called_within_step:
+            return rates
+        self._means: list[Any] = means
+        self._written = rates
+        return [self._shown(group, rate) for group, rate in zip(self.optimizer.param_groups, rates, strict=True)]
+
+    @staticmethod
+    def _shown(group: dict[str, Any], rate: Any) -> Any:
+        """The value of ``lr`` for this rate: a multiple of it in the middle of RandomLR's mini-batch."""
+        if "base_lr" not in group:
+            return _copy(rate)
+        group["base_lr"] = _copy(rate)
+        return rate * group["lr_factor"]
+
+
+def _base_lr(group: dict[str, Any]) -> Any:
+    """The group's rate without RandomLR's multiplier, with what other schedulers did to it in the meantime."""
+    if "base_lr" not in group:
+        return _copy(group["lr"])
+    return _follow(group["base_lr"], group["base_lr"] * group["lr_factor"], group["lr"])
+
+
+def _follow(base: Any, written: Any, found: Any) -> Any:
+    """Carry over to ``base`` what turned ``written``, a multiple of it, into ``found``."""
+    if isinstance(found, Tensor):
+        factor = found / torch.where(torch.as_tensor(written != 0), written, 1.0)
+        moved = torch.where(torch.as_tensor(written != 0), base * factor, found)
+        return torch.where(found == written, base, moved)
+    if found == written:
+        return base
+    return base * (found / written) if written != 0 else found
+
+
+def _copy(rate: Any) -> Any:
+    return rate.clone() if isinstance(rate, Tensor) else rate
+
+
+def _set_lr(group: dict[str, Any], rate: Any) -> None:
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
+@outside_graphs
+def _put_base_lr_back(optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG001 (a hook's signature)
+    if is_rehearsal(optimizer):
+        return
+    shown = [group for group in optimizer.param_groups if "base_lr" in group]
+    if getattr(optimizer, "_is_before_first_draw", False):
+        optimizer._is_before_first_draw = False  # type: ignore[attr-defined]
+        # Taken for a multiple, a rate set outright would make the base rate 1 / alpha_0 times what it should be.
+        readable = [group for group in shown if not isinstance(group["lr"], Tensor) or group["lr"].is_cpu]
+        if any(group["lr"] != group["base_lr"] * group["lr_factor"] for group in readable):
+            warnings.warn(
+                "the learning rate was changed after RandomLR was built: what sets it outright (LambdaLR, OneCycleLR, "
+                "SequentialLR, ...) must come before, or rates are wrong; build RandomLR after the other schedulers",
+                UserWarning,
+                stacklevel=6,
+            )
+    for group in shown:
+        base = _base_lr(group)
+        del group["base_lr"]
+        _set_lr(group, base)
+
+
+def _warn_outside_step(scheduler: LRScheduler) -> None:
+    if not scheduler._get_lr_called_within_step:
+        warnings.warn("get_lr() is for step(); use get_last_lr() to see the rates", UserWarning, stacklevel=3)

@@ -1,0 +1,1 @@
+"""Figures as data, as pictures, and as one page."""

@@ -1,0 +1,90 @@
+"""A figure as data: what is drawn, apart from how. `plots` makes pictures of it, `report` an interactive page."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from heatbath.stats.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Series:
+    """One labelled set of points, with an interval around each where there is one.
+
+    Attributes:
+        name: what the legend says.
+        x: positions, or names of categories.
+        y: values, one for each x; None leaves a gap.
+        low: lower ends of their intervals.
+        high: upper ends.
+        style: a curve or separate points.
+        colour: its place in the palette; series of the same number in all panels of a figure belong together and are
+            shown and hidden together.
+    """
+
+    name: str
+    x: tuple[float, ...] | tuple[str, ...]
+    y: tuple[float | None, ...]
+    low: tuple[float | None, ...] | None = None
+    high: tuple[float | None, ...] | None = None
+    style: Literal["line", "points"] = "line"
+    colour: int = 0
+
+    def __post_init__(self) -> None:
+        if not len(self.x) == len(self.y) == len(self.low or self.y) == len(self.high or self.y):
+            raise ValueError(f"series {self.name!r} has x, y, low and high of different lengths")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    x_log: bool = False
+    y_log: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class FigureData:
+    """All of one figure: what was asked, what was seen and what follows.
+
+    Attributes:
+        name: ``"figure1"`` to ``"figure6"``, or the name of an extension.
+        title: a short one.
+        question: what the figure is to show, in one or two sentences.
+        panels: from left to right.
+        verdicts: one for each claim.
+        errata: what the paper got wrong here, a sentence each.
+        settings: of the runs, in words: model, data, rate and so on.
+        missing: what was asked for and is not there (yet), a sentence each.
+    """
+
+    name: str
+    title: str
+    question: str
+    panels: tuple[Panel, ...]
+    verdicts: tuple[Verdict, ...] = ()
+    errata: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+
+def to_csv(figure: FigureData) -> str:
+    """Return the numbers of a figure as CSV, a row for each point: panel, series, x, y, low, high."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("panel", "series", "x", "y", "low", "high"))
+    for panel in figure.panels:
+        for series in panel.series:
+            empty: tuple[Any, ...] = (None,) * len(series.x)
+            for point in zip(series.x, series.y, series.low or empty, series.high or empty, strict=True):
+                rows.writerow((panel.title, series.name, *("" if value is None else value for value in point)))
+    return text.getvalue()

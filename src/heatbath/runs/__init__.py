@@ -1,0 +1,1 @@
+"""A run as data, and where it lives."""

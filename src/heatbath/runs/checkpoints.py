@@ -1,0 +1,305 @@
+"""Checkpoints of stacks: written to another name, synced, renamed, checksummed, with the previous one kept.
+
+A file is 8 bytes of magic, the SHA-256 of all that follows, the length of a JSON header, the header (epoch and runs),
+and what torch saved: tensors and nothing else, which ``weights_only`` reads without executing anything. A stack has two
+such files and overwrites the older one, so that there is a whole one at any moment. A run's state is where a file has
+it, whichever stack that was.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import pickle
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
+
+from heatbath.runs.records import EPOCH_FIELDS, Epoch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ReplicaState: TypeAlias = "dict[str, Tensor]"
+
+_MAGIC = b"HEATBAT1"
+_START = len(_MAGIC) + 32
+_SUFFIX = ".checkpoint"
+REFUSED = ".refused"
+"""The suffix of a file that has been put out of the way, because it is not what a checkpoint is."""
+_NOT_OURS = (RuntimeError, LookupError, TypeError, ValueError, AttributeError, EOFError, pickle.UnpicklingError)
+
+
+class DamagedCheckpointError(OSError):
+    """The file is not what was written."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where the state of a run is, and after how many epochs it was saved."""
+
+    file: Path
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A run as a checkpoint has it: what the engine goes on from, and what was measured up to there."""
+
+    state: ReplicaState
+    epochs: tuple[Epoch, ...]
+
+
+class Saver:
+    """Writes the checkpoints of one stack.
+
+    Args:
+        folder: of all checkpoints of a store; made if need be.
+        name: of the stack, used by no other one.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._slots = [folder / f"{name}.{slot}{_SUFFIX}" for slot in (0, 1)]
+
+    def save(
+        self, epoch: int, runs: Sequence[str], states: Sequence[ReplicaState], curves: Sequence[Sequence[Epoch]]
+    ) -> Path:
+        """Write the states of some runs after ``epoch`` epochs and what was measured until then; return the file.
+
+        Raises:
+            OSError: it could not be written; the previous one is as it was.
+        """
+        import torch
+
+        content = {"states": list(states), "curves": [_to_tensor(curve) for curve in curves]}
+        header = json.dumps({"epoch": epoch, "runs": list(runs)}).encode()
+        target = self._slots[0]
+        partial = target.with_suffix(".partial")
+        try:
+            with open(partial, "wb") as file:
+                file.write(b"\0" * _START)
+                sink = _Sink(file)
+                sink.write(struct.pack("<I", len(header)) + header)
+                try:
+                    torch.save(content, cast(IO[bytes], sink))
+                except RuntimeError as error:  # what torch makes of an error of the sink, or of an interrupt in it
+                    if isinstance(error.__context__, KeyboardInterrupt):
+                        raise error.__context__ from None
+                    if sink.error is None:
+                        raise
+                if sink.error is not None:
+                    raise sink.error
+                file.seek(0)
+                file.write(_MAGIC + sink.hash.digest())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        _sync_folder(target.parent)
+        self._slots.reverse()
+        return target
+
+    def remove(self) -> None:
+        """Remove what is left of the stack's checkpoints."""
+        for slot in self._slots:
+            slot.unlink(missing_ok=True)
+            slot.with_suffix(".partial").unlink(missing_ok=True)
+
+
+class Shelf:
+    """The checkpoints in a folder; each file is verified once, and again when it has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.damaged: list[Path] = []
+        self._known: dict[tuple[str, int, int], tuple[int, frozenset[str]] | None] = {}
+        self._last: tuple[tuple[str, int, int], dict[str, Restored]] | None = None
+
+    def find(self, runs: Iterable[str]) -> dict[str, Found]:
+        """Return the latest sound state of each run that has one. Files that are damaged are added to ``damaged``."""
+        wanted = set(runs)
+        found: dict[str, Found] = {}
+        for file in sorted(self.folder.glob(f"*{_SUFFIX}")):
+            entry = self._verify(file)
+            if entry is None:
+                continue
+            epoch, held = entry
+            for run in held & wanted:
+                if run not in found or found[run].epoch < epoch:
+                    found[run] = Found(file, epoch)
+        return found
+
+    def read(self, file: Path, run: str) -> Restored:
+        """Return one run of a file; the file last read is remembered.
+
+        Raises:
+            DamagedCheckpointError: the file is not what was written, or does not have the run.
+        """
+        key = _identity(file)
+        if key is None:
+            raise DamagedCheckpointError(f"{file} is gone")
+        if self._last is None or self._last[0] != key:
+            self._last = key, read_checkpoint(file)
+        content = self._last[1]
+        if run not in content:
+            raise DamagedCheckpointError(f"{file} has no run {run}")
+        return content[run]
+
+    def forget(self) -> None:
+        """Free the memory of what was read."""
+        self._last = None
+
+    def clean(self, ended: Iterable[str]) -> None:
+        """Remove the files whose runs have all ended, and those that are damaged."""
+        over = set(ended)
+        for file in sorted(self.folder.glob(f"*{_SUFFIX}")):
+            entry = self._verify(file)
+            if entry is None or entry[1] <= over:
+                file.unlink(missing_ok=True)
+        for file in self.folder.glob(f"*{REFUSED}"):
+            file.unlink(missing_ok=True)
+
+    def _verify(self, file: Path) -> tuple[int, frozenset[str]] | None:
+        key = _identity(file)
+        if key is None:
+            return None
+        if key not in self._known:
+            try:
+                with open(file, "rb") as handle:
+                    header = _check(handle, file)
+                self._known[key] = header["epoch"], frozenset(header["runs"])
+            except FileNotFoundError:
+                return None
+            except DamagedCheckpointError:
+                self._known[key] = None
+                self.damaged.append(file)
+        return self._known[key]
+
+
+def read_checkpoint(file: Path) -> dict[str, Restored]:
+    """Return all runs of a checkpoint.
+
+    Raises:
+        DamagedCheckpointError: the file is not what was written; nothing of it was used.
+    """
+    import torch
+
+    with open(file, "rb") as handle:
+        header = _check(handle, file)
+        try:
+            content = torch.load(cast(IO[bytes], _Window(handle)), map_location="cpu", weights_only=True)
+            parts = zip(header["runs"], content["states"], content["curves"], strict=True)
+            restored = {run: Restored(state, _from_tensor(curve)) for run, state, curve in parts}
+            sound = all(len(each.epochs) == header["epoch"] for each in restored.values())
+        except _NOT_OURS as error:
+            raise DamagedCheckpointError(f"{file} is not a checkpoint of this version ({_first_line(error)})") from None
+        if not sound:
+            raise DamagedCheckpointError(f"{file}: its curves do not have {header['epoch']} epochs")
+        return restored
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Return whether there was no room: on the disk, in the quota, or under the limit of a file's size."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class _Sink:
+    """Hashes what it writes. An error is kept, not raised: torch's writer would lose it, or the process with it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.hash = file, hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self.error is None:
+            try:
+                self.file.write(data)
+                self.hash.update(data)
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """Part of what torch expects of a file."""
+
+
+class _Window(io.RawIOBase):
+    """The rest of an open file, as a file of its own."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._start = file, file.tell()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset + self._start * (whence == os.SEEK_SET), whence) - self._start
+
+    def tell(self) -> int:
+        return self._file.tell() - self._start
+
+    def readinto(self, buffer: Any) -> int:
+        return self._file.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
+
+
+def _check(handle: IO[bytes], file: Path) -> dict[str, Any]:
+    """Verify an open file and return its header, with the file at what torch saved."""
+    start = handle.read(_START)
+    digest = hashlib.sha256()
+    while block := handle.read(1 << 20):
+        digest.update(block)
+    if start[: len(_MAGIC)] != _MAGIC or start[len(_MAGIC) :] != digest.digest():
+        raise DamagedCheckpointError(f"{file} is damaged: its checksum does not fit")
+    handle.seek(_START)
+    try:
+        (length,) = struct.unpack("<I", handle.read(4))
+        header: dict[str, Any] = json.loads(handle.read(length))
+        if not isinstance(header["epoch"], int) or not all(isinstance(run, str) for run in header["runs"]):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, struct.error):
+        raise DamagedCheckpointError(f"{file} is not a checkpoint") from None
+    return header
+
+
+def _identity(file: Path) -> tuple[str, int, int] | None:
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return None
+    return str(file), status.st_ino, status.st_mtime_ns
+
+
+def _to_tensor(curve: Sequence[Epoch]) -> Tensor:
+    import torch
+
+    rows = [[getattr(epoch, name) for name in EPOCH_FIELDS] for epoch in curve]
+    rows = [[float("nan") if value is None else value for value in row] for row in rows]
+    return torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(-1, len(EPOCH_FIELDS))
+
+
+def _from_tensor(curve: Tensor) -> tuple[Epoch, ...]:
+    rows: list[list[Any]] = [[None if value != value else value for value in row] for row in curve.tolist()]
+    return tuple(Epoch(*row) for row in rows)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,253 @@
+"""Claims on groups of runs, what the data say of them, and the verdicts.
+
+A claim weighs its own data (`Judgeable`); `judge` settles a family of them and bounds the chance of any wrong verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from heatbath.stats.intervals import Interval, as_interval, as_sample
+from heatbath.stats.t_tests import Floats, check_margin, check_probability, paired, seeds_needed, welch
+
+_MANY = 1000  # seeds: where more are needed the difference is as large as the margin, and their number a guess
+_NO_GAP = 1e-4  # standard deviations between a difference and its margin that no number of seeds will tell apart
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the runs say of one claim; made by `judge`, never by hand.
+
+    Attributes:
+        claim: what is claimed, one sentence.
+        outcome: settled for the claim, settled against it, or open.
+        detail: our numbers with their interval, the margin and the adjusted p-value, or why nothing can be said.
+        interval: of what is judged, as a rule a difference of means; its ends are the one-sided bounds that decide.
+        margin: by how much (or, of a ratio, by what factor) two means may differ and still count as equal, or must
+            differ to count as different.
+        p_value: the smaller one of those for and against the claim, adjusted for the family.
+        seeds_needed: of an open claim: about how many seeds per group would settle it; None where nobody can say.
+    """
+
+    claim: str
+    outcome: Literal["confirmed", "contradicted", "undecided"]
+    detail: str
+    interval: Interval | None = None
+    margin: float | None = None
+    p_value: float | None = None
+    seeds_needed: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The verdict in words, such as ``undecided (needs about 40 seeds)``."""
+        if self.outcome != "undecided" or self.seeds_needed is None:
+            return self.outcome
+        if self.seeds_needed > _MANY:
+            return f"{self.outcome} (needs over {_MANY} seeds)"
+        unit = 10 ** max(0, len(str(self.seeds_needed)) - 2)
+        return f"{self.outcome} (needs about {-(-self.seeds_needed // unit) * unit} seeds)"
+
+
+class Evidence(NamedTuple):
+    """What the data of one claim say.
+
+    Attributes:
+        p_if_false: how likely data this much in favour are if the claim is false; a small one confirms.
+        p_if_true: how likely data this much against it are if it is true; a small one contradicts.
+        interval: of what is judged.
+        numbers: the same in words.
+        seeds_needed: about how many seeds per group would settle the claim; None where nobody can say.
+    """
+
+    p_if_false: float
+    p_if_true: float
+    interval: Interval
+    numbers: str
+    seeds_needed: int | None
+
+
+class Judgeable(Protocol):
+    """A claim that can weigh its own data."""
+
+    @property
+    def statement(self) -> str:
+        """The claim in one sentence."""
+
+    @property
+    def margin(self) -> float:
+        """The margin, in the units of what is judged."""
+
+    def weigh(self, error: float, power: float) -> Evidence | str:
+        """Return the evidence, or in words why there is none.
+
+        Args:
+            error: the chance of a wrong verdict that this claim may take; its interval has level ``1 - 2 error``.
+            power: the chance to settle the claim with the number of seeds that the evidence names.
+        """
+
+
+class Factor(float):
+    """A margin of positive values: by what factor their geometric means may differ; written as ``a factor 1.105``."""
+
+    def __format__(self, spec: str) -> str:
+        return f"a factor {float(self):{spec}}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim on two groups of runs, ``a`` and ``b``, with one number for each seed.
+
+    Attributes:
+        statement: the claim in one sentence.
+        kind: ``"equal"``: the means differ by less than the margin; ``"greater"``: mean(a) exceeds mean(b) by more than
+            the margin; ``"less"``: it falls short of mean(b) by more than the margin.
+        a: values of the first group.
+        b: values of the second group.
+        margin: positive for ``"equal"``; for the others 0 asks for any difference. A `Factor` is for positive values
+            that may lie decades apart, as losses do: what counts is the ratio of their geometric means, and the tests
+            are on the logarithms.
+        paired: whether value k of both groups is of one seed, so that the test is on their differences. It says more
+            where the same start makes runs alike; where it does not, half the degrees of freedom are lost.
+    """
+
+    statement: str
+    kind: Literal["equal", "greater", "less"]
+    a: Sequence[float]
+    b: Sequence[float]
+    margin: float = 0.0
+    paired: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("equal", "greater", "less"):
+            raise ValueError(f"unknown kind of claim {self.kind!r}: choose one of equal, greater, less")
+        least = 1.0 if self.kind == "equal" else 0.0
+        if self._is_ratio and not least < self.margin < math.inf:
+            raise ValueError(f"a factor must be a finite number above {least:g}, got {float(self.margin)!r}")
+        check_margin(self._margin, positive=self.kind == "equal")
+        if self.paired and len(self.a) != len(self.b):
+            raise ValueError(f"pairs need a value of each group, got {len(self.a)} and {len(self.b)}")
+
+    def weigh(self, error: float, power: float) -> Evidence | str:
+        """Return the evidence by Welch's t, or by Student's of the differences of pairs.
+
+        With ``d`` the difference, ``s`` its standard error and ``S`` the upper tail of Student's t, the p-values of
+        ``|d| < margin`` are ``S((margin - |d|)/s)`` if it is false (the larger one of two one-sided tests), and
+        ``S((|d| - margin)/s) + S((|d| + margin)/s)`` if it is true (a test that rejects on either side).
+        """
+        a, b = (_logarithms(x) if self._is_ratio else x for x in (as_sample(self.a), as_sample(self.b)))
+        broken = int(np.count_nonzero(~np.isfinite(np.concatenate((a, b)))))
+        if broken:
+            return f"no number in {broken} of {a.size + b.size} values: runs diverged, are missing or too short"
+        if not a.size or not b.size:
+            return f"nothing to compare yet: n = {a.size} against n = {b.size}"
+        test = paired(a, b) if self.paired else welch(a, b)
+        difference = as_interval(test, 1.0 - 2.0 * error)
+        interval, numbers = self._tell(a, b, difference)
+        seeds = self._seeds(a, b, error, power)
+        if not test.is_known:
+            one = min(a.size, b.size) == 1
+            reason = "one seed does not tell the spread" if one else "without a spread between seeds there is no test"
+            return Evidence(1.0, 1.0, interval, f"{numbers}: {reason}", seeds if one else None)
+        if self.kind == "equal":
+            size = abs(test.difference)
+            if_true = min(1.0, test.tail(size - self._margin) + test.tail(size + self._margin))
+            return Evidence(test.tail(self._margin - size), if_true, interval, numbers, seeds)
+        beyond = (test.difference if self.kind == "greater" else -test.difference) - self._margin
+        return Evidence(test.tail(beyond), test.tail(-beyond), interval, numbers, seeds)
+
+    @property
+    def _is_ratio(self) -> bool:
+        return isinstance(self.margin, Factor)
+
+    @property
+    def _margin(self) -> float:
+        """The margin of the numbers that are tested."""
+        return math.log(self.margin) if self._is_ratio else self.margin
+
+    def _tell(self, a: Floats, b: Floats, difference: Interval) -> tuple[Interval, str]:
+        """The interval of what is judged, and all numbers in words."""
+        interval, name, digits, means = difference, "difference", 5, (float(a.mean()), float(b.mean()))
+        if self._is_ratio:
+            middle, low, high = (_exp(end) for end in (difference.estimate, difference.low, difference.high))
+            interval, name, digits = Interval(middle, low, high, difference.level), "ratio", 4
+            means = _exp(means[0]), _exp(means[1])
+        first, second = (f"{mean:.{digits}g}" for mean in means)
+        if self.paired:
+            return interval, f"{first} against {second} (n = {a.size} pairs), {name} {interval}"
+        return interval, f"{first} (n = {a.size}) against {second} (n = {b.size}), {name} {interval}"
+
+    def _seeds(self, a: Floats, b: Floats, error: float, power: float) -> int | None:
+        """Return how many seeds per group settle the claim if difference and spreads are what they seem."""
+        a, b = (a - b, np.zeros_like(b)) if self.paired else (a, b)
+        spreads = [float(group.std(ddof=1)) for group in (a, b) if group.size > 1]
+        difference = float(a.mean() - b.mean())
+        gap = {"equal": abs(difference), "greater": difference, "less": -difference}[self.kind] - self._margin
+        sds = (spreads[0], spreads[-1]) if spreads else (0.0, 0.0)  # a single seed is lent the spread of the others
+        if not any(sds) or abs(gap) < _NO_GAP * max(sds):
+            return None
+        if self.kind == "equal":
+            needed = seeds_needed(*sds, difference, power, 1.0 - error, self._margin)
+        else:
+            needed = seeds_needed(*sds, gap, power, 1.0 - 2.0 * error)
+        return max(needed, min(a.size, b.size) + 1)
+
+
+def judge(claims: Iterable[Judgeable], level: float = 0.95, power: float = 0.9) -> tuple[Verdict, ...]:
+    """Return the verdicts on a family of claims, such as all of one figure.
+
+    A claim is confirmed if the data reject that it is false, contradicted if they reject that it is true, and
+    undecided otherwise. Each test has the error ``(1 - level) / k`` in a family of ``k`` claims. Of the two tests of a
+    claim only one can err, as the claim is either true or false; hence the chance that any claim of the family is
+    wrongly settled is at most ``k (1 - level) / k = 1 - level``, however the claims depend on each other (they often
+    share a group of runs). Holm's step-down, which strikes a rejected hypothesis off the count, would break this
+    promise: of a settled claim the other hypothesis remains, and is true. Claims without data count as well, so that
+    verdicts do not change when their runs come in.
+
+    The promise is for one look at the data. Adding seeds until a claim is settled makes errors more frequent: decide
+    on the number first, ``seeds_needed`` says which. Named from three to ten seeds it is a guess: in simulations of
+    open claims, 62 to 97 % were then settled by as many new ones.
+
+    The promise is for values that are about normally distributed. In simulations heavy tails kept it, and groups that
+    are skewed alike. Groups of 5 and 3 values, the smaller one spread 4 times as far, had 7 % of wrong verdicts instead
+    of 5 %, and twice as many as allowed in a large family. Skewed groups of which one is spread 4 times as far had up
+    to 16 %, and one against a number up to 19 %.
+
+    Args:
+        claims: the family.
+        level: the chance that no verdict of confirmed or contradicted is wrong.
+        power: the chance to settle an open claim with ``seeds_needed``, if all is as it seems.
+    """
+    check_probability("level", level, above=0.5)
+    check_probability("power", power)
+    family = tuple(claims)
+    error = (1.0 - level) / max(len(family), 1)
+    return tuple(_settle(claim, claim.weigh(error, power), error, len(family)) for claim in family)
+
+
+def _settle(claim: Judgeable, evidence: Evidence | str, error: float, family: int) -> Verdict:
+    if isinstance(evidence, str):
+        return Verdict(claim.statement, "undecided", f"{evidence}.", margin=claim.margin)
+    outcome: Literal["confirmed", "contradicted", "undecided"] = "undecided"
+    if evidence.p_if_false <= error:
+        outcome = "confirmed"
+    elif evidence.p_if_true <= error:
+        outcome = "contradicted"
+    p_value = min(1.0, family * min(evidence.p_if_false, evidence.p_if_true))
+    of_family = f" among {family} claims" if family > 1 else ""
+    detail = f"{evidence.numbers}; margin {claim.margin:.4g}, p = {p_value:.2g}{of_family}."
+    seeds = evidence.seeds_needed if outcome == "undecided" else None
+    return Verdict(claim.statement, outcome, detail, evidence.interval, claim.margin, p_value, seeds)
+
+
+def _logarithms(values: Floats) -> Floats:
+    """The logarithms; no number where there is none."""
+    return np.log(np.where(values > 0.0, values, math.nan))
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700.0 else math.inf

@@ -1,0 +1,1 @@
+"""What `heatbath simulate` and `heatbath measure` compute."""

@@ -1,0 +1,310 @@
+"""What SGD does on a landscape of one dimension: its density, its trajectories and its equilibrium, in pictures.
+
+`simulate` computes; `write_simulation` draws and writes. The density obeys the Fokker-Planck equation of the knobs at
+leading order in the rate, with the law of the random rate in the diffusion; the trajectories are the algorithm itself.
+With coupling "update" or Nesterov's momentum the two share the law of the positions, not that of the velocities.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heatbath.studies.ensembles import (
+    Progress,
+    algorithm_and_equation,
+    check_counts,
+    describe_knobs,
+    follow,
+    frame_steps,
+    histogram_distance,
+)
+from heatbath.system.whole_files import write_together
+from heatbath.theory.discrete import sgd_process
+from heatbath.theory.fokker_planck import FokkerPlanck
+from heatbath.theory.landscapes import Array, Landscape, parse_landscape
+from heatbath.theory.langevin import LangevinEquation
+from heatbath.theory.phase_space import (
+    PhaseSpace,
+    gaussian_density,
+    marginals,
+    moments,
+    suggest_phase_space,
+    total_mass,
+)
+from heatbath.theory.trajectories import start as start_state
+from heatbath.thermostat import Thermostat
+
+DEFAULT_KNOBS = Thermostat(lr=0.005, batch_size=16, momentum=0.95, law="uniform:1")
+"""With `DEFAULT_DIFFUSION`, a temperature of 0.1: the barrier of `DEFAULT_LANDSCAPE` is twice as high."""
+DEFAULT_DIFFUSION = 24.0
+DEFAULT_LANDSCAPE = "double-well:0.2:2"
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """Everything that `simulate` found.
+
+    Attributes:
+        steps: the steps of SGD at which densities and positions were taken.
+        densities: of Fokker-Planck at those steps, shape ``(len(steps), *grid.shape)``.
+        equilibrium: ``exp(-H/Theta)/Z`` on the same mesh.
+        energy: ``H/Theta`` above its minimum at the cells.
+        grid: the mesh.
+        positions: of the SGD trajectories at those steps, shape ``(len(steps), trajectories)``.
+        paths: of a few trajectories at every step, shape ``(steps[-1] + 1, few)``.
+        landscape: the loss.
+        summary: the numbers, ready for JSON.
+    """
+
+    steps: Array
+    densities: Array
+    equilibrium: Array
+    energy: Array
+    grid: PhaseSpace
+    positions: Array
+    paths: Array
+    landscape: Landscape
+    summary: Mapping[str, Any]
+
+
+def simulate(
+    knobs: Thermostat = DEFAULT_KNOBS,
+    landscape: Landscape | str = DEFAULT_LANDSCAPE,
+    *,
+    diffusion: float = DEFAULT_DIFFUSION,
+    start: float | None = None,
+    steps: int = 1500,
+    frames: int = 40,
+    trajectories: int = 20_000,
+    cells: tuple[int, int] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Simulation:
+    """Return the density and the trajectories of SGD from one start, side by side.
+
+    Both begin as a Gaussian of half the thermal widths about ``start``, at rest on average.
+
+    Args:
+        knobs: learning rate, batch size, momentum, Nesterov, law, coupling and data set size.
+        landscape: a loss of one dimension or its name, such as ``"double-well:0.2:2"`` (barrier, separation).
+        diffusion: the variance of a per-sample gradient, without the law's factor.
+        start: the mean position at first; by default 1.5 thermal widths outside the first minimum.
+        steps: how many steps of SGD to follow.
+        frames: at how many of them to look; the first ones lie closer, where more happens.
+        trajectories: how many SGD trajectories make the histogram.
+        cells: of the mesh; by default at least four to a thermal width.
+        seed: of the trajectories.
+        progress: called with the fraction done and what is being done.
+
+    Raises:
+        ValueError: a knob is out of range, the rate is unstable, the landscape has more than one dimension, or no mesh
+            of reasonable size holds start and equilibrium.
+    """
+    report = progress or (lambda _fraction, _message: None)
+    landscape = parse_landscape(landscape)
+    seed = check_counts(steps, frames, trajectories, seed)
+    if start is not None and not math.isfinite(start):
+        raise ValueError(f"start must be a finite number or None, got {start!r}")
+    if landscape.dimension != 1:
+        raise ValueError(
+            f"the density needs a landscape of one dimension, such as quadratic, log-cosh or double-well; "
+            f"{landscape!r} has {landscape.dimension}"
+        )
+    sgd, equation = algorithm_and_equation(knobs, landscape, diffusion)
+    width, speed = _thermal_width(landscape, equation.temperature), math.sqrt(equation.theta)
+    start = float(landscape.minima[0]) - 1.5 * width if start is None else float(start)
+    grid = _mesh(equation, landscape, start, width, cells)
+    solver = FokkerPlanck(equation, landscape, grid)
+
+    what = "trajectories of SGD"
+    report(0.0, what)
+    at = frame_steps(steps, frames)
+    generator = np.random.default_rng([seed, 1])
+    first_x = start + 0.5 * width * generator.standard_normal(trajectories)
+    first_v = 0.5 * speed * generator.standard_normal(trajectories)
+    paths = follow(
+        sgd_process(sgd, landscape, seed=seed),
+        start_state(landscape, first_x[:6], first_v[:6]),
+        range(steps + 1),
+        lambda done: report(0.02 * done, what),
+    )
+    positions = follow(
+        sgd_process(sgd, landscape, seed=seed + 1),
+        start_state(landscape, first_x, first_v),
+        at.tolist(),
+        lambda done: report(0.02 + 0.08 * done, what),
+    )
+
+    first = gaussian_density(grid, [start, 0.0], np.diag([0.25 * width**2, 0.25 * speed**2]))
+    densities = solver.snapshots(
+        first,
+        np.asarray(at * knobs.lr, dtype=np.float64),
+        lambda done, _total: report(0.1 + 0.9 * float(at[done - 1]) / steps, "Fokker-Planck"),
+    )
+    x, v = np.meshgrid(grid.x, grid.v, indexing="ij")
+    energy = (0.5 * v**2 + landscape.value(x) / knobs.lr) / equation.theta
+    return Simulation(
+        steps=np.asarray(at, dtype=np.float64),
+        densities=densities,
+        equilibrium=solver.equilibrium,
+        energy=energy - energy.min(),
+        grid=grid,
+        positions=positions,
+        paths=paths,
+        landscape=landscape,
+        summary=_summarise(knobs, solver, diffusion, at, densities, positions, seed),
+    )
+
+
+def write_simulation(simulation: Simulation, folder: str | Path, progress: Progress | None = None) -> list[Path]:
+    """Write the pictures, the animation and the numbers into ``folder``, and return the files.
+
+    ``density.png``, ``density.gif``, ``trajectories.png``, ``marginal.png`` and ``summary.json`` appear when all are
+    complete: an interrupt leaves what was there before.
+    """
+    from heatbath.report import plots
+
+    report = progress or (lambda _fraction, _message: None)
+    s, grid = simulation, simulation.grid
+    boltzmann = marginals(s.equilibrium, grid)[0]
+
+    def draw(pending: Path) -> None:
+        report(0.0, "pictures")
+        chosen = np.unique(np.linspace(0, len(s.steps) - 1, 6).astype(np.int64))
+        axes = plots.plot_density_over_time(s.densities[chosen], s.steps[chosen], grid, energy=s.energy)
+        _save(axes[0], pending / "density.png")
+        report(0.2, "pictures")
+        axis = plots.plot_trajectories(
+            np.arange(len(s.paths), dtype=np.float64),
+            s.paths,
+            minima=s.landscape.minima,
+            title=f"{s.paths.shape[1]} trajectories of SGD at temperature $T$ = {s.summary['temperature']:.3g}",
+        )
+        _save(axis, pending / "trajectories.png")
+        axis = plots.plot_marginal_against_boltzmann(
+            grid.x,
+            marginals(s.densities[-1], grid)[0],
+            boltzmann,
+            histogram=_histogram(s.positions[-1], grid),
+            title=f"Where SGD is found after {s.steps[-1]:,.0f} steps, against Boltzmann's weight",
+        )
+        _save(axis, pending / "marginal.png")
+        report(0.3, "animation")
+        plots.write_animation(
+            pending / "density.gif",
+            s.densities,
+            s.steps,
+            grid,
+            boltzmann=boltzmann,
+            energy=s.energy,
+            progress=lambda done, total: report(0.3 + 0.7 * done / total, "animation"),
+        )
+        (pending / "summary.json").write_text(json.dumps(s.summary, indent=2) + "\n")
+
+    return write_together(folder, draw)
+
+
+def _thermal_width(landscape: Landscape, temperature: float) -> float:
+    """The width of a Gaussian at the stiffest minimum, or the way outwards to a loss ``T`` above the first if shorter.
+
+    Where the walls are steeper than a parabola, as at temperatures far above a barrier, the Gaussian is no measure.
+    """
+    minimum = float(landscape.minima[0])
+    width = math.sqrt(temperature / landscape.stiffness)
+    ways = width * np.linspace(0.0, 1.0, 1001)
+    within = landscape.value(minimum - ways) - landscape.value(np.array(minimum)) <= temperature
+    return width if within.all() else float(ways[within.argmin()])
+
+
+def _mesh(
+    equation: LangevinEquation, landscape: Landscape, start: float, width: float, cells: tuple[int, int] | None
+) -> PhaseSpace:
+    """A mesh that holds the start and equilibrium, with cells enough for the narrowest well."""
+    near = landscape.value(start + width * np.linspace(-2.6, 2.6, 11))
+    lowest = float(landscape.value(landscape.minima).min())
+    energy = max(18.5, float(near.max() - lowest) / equation.temperature + 3.0)
+    if not energy < 295.0:
+        raise ValueError(
+            f"about start={start:.6g} the loss reaches up to {energy:.0f} T above its minimum, with T = "
+            f"{equation.temperature:.3g}, more than the 295 T that a mesh can hold: start closer to a minimum"
+        )
+    grid = suggest_phase_space(equation, landscape, cells or (80, 80), energy)
+    if cells is not None:
+        return grid
+    span = grid.x_bounds[1] - grid.x_bounds[0]
+    spans = (span / width, 2.0 * grid.v_bounds[1] / math.sqrt(equation.theta))
+    wanted = [max(80, 16 * math.ceil(4.0 * widths / 16.0)) for widths in spans]
+    if max(wanted) > 512:
+        cold = float(np.ptp(landscape.minima)) > 0.5 * span
+        far = float(np.abs(landscape.minima - start).min()) > 3.0 * width
+        cure = "raise the temperature or lower the barrier" if cold else "lower the temperature"
+        raise ValueError(
+            f"the mesh would need {wanted[0]} x {wanted[1]} cells, more than 512 in one direction: at temperature "
+            f"{equation.temperature:.3g} it spans {max(spans):.0f} thermal widths; "
+            f"{'start closer to a minimum' if far else cure}"
+        )
+    return PhaseSpace(grid.x_bounds, grid.v_bounds, (wanted[0], wanted[1]))
+
+
+def _histogram(positions: Array, grid: PhaseSpace) -> tuple[Array, Array]:
+    """Edges and heights: two cells of the mesh to a bar, as a density over all trajectories."""
+    edges = grid.x_edges[::2]
+    counts = np.histogram(positions, edges)[0]
+    return edges, counts / (positions.size * (edges[1] - edges[0]))
+
+
+def _summarise(
+    knobs: Thermostat,
+    solver: FokkerPlanck,
+    diffusion: float,
+    steps: Any,
+    densities: Array,
+    positions: Array,
+    seed: int,
+) -> dict[str, Any]:
+    """The numbers, in plain types."""
+    grid, equation = solver.grid, solver.equation
+    edges, heights = _histogram(positions[-1], grid)
+    last, equilibrium = densities[-1], solver.equilibrium
+    bars = len(heights)
+    expected = (marginals(last, grid)[0] * grid.dx)[: 2 * bars].reshape(bars, 2).sum(axis=1)
+    share = heights * (edges[1] - edges[0])
+    # What lies beyond the bars is one more: SGD need not stay on the mesh.
+    share, expected = (np.append(part, max(0.0, 1.0 - part.sum())) for part in (share, expected))
+    variance = expected * np.maximum(1.0 - expected, 0.0) / positions.shape[1]
+    return {
+        "landscape": str(solver.landscape),
+        "knobs": describe_knobs(knobs, diffusion, seed),
+        "temperature": equation.temperature,
+        "law_factor": knobs.law_factor,
+        "velocity_variance": equation.theta,
+        "cells": list(grid.cells),
+        "steps": int(steps[-1]),
+        "trajectories": int(positions.shape[1]),
+        "mass_error": max(abs(total_mass(density, grid) - 1.0) for density in densities),
+        "smallest_density": float(densities.min()),
+        "distance_to_equilibrium": float(np.abs(last - equilibrium).sum() * grid.cell_area),
+        "relative_entropy": {str(int(k)): solver.relative_entropy(p) for k, p in zip(steps, densities, strict=True)},
+        "position_mean": {
+            "sgd": float(positions[-1].mean()),
+            "fokker_planck": float(moments(last, grid).mean[0]),
+            "boltzmann": float(moments(equilibrium, grid).mean[0]),
+        },
+        "position_variance": {
+            "sgd": float(positions[-1].var()),
+            "fokker_planck": float(moments(last, grid).covariance[0, 0]),
+            "boltzmann": float(moments(equilibrium, grid).covariance[0, 0]),
+        },
+        "histogram_distance": histogram_distance(share, expected, variance),
+    }
+
+
+def _save(axis: Any, path: Path) -> None:
+    axis.figure.savefig(path, dpi=150)

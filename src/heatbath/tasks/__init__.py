@@ -1,0 +1,1 @@
+"""What is trained: networks and everything that is known of them."""

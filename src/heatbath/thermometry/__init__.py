@@ -1,0 +1,1 @@
+"""Gradient noise, temperature and equilibrium of real networks."""

@@ -1,0 +1,145 @@
+"""The runner with a model of the engine that is quick and can be stopped; the real one is in test_kills."""
+
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fake_engine import CONFIGS, alone, curves
+from heatbath.engine import runner
+from heatbath.engine.executors import local
+from heatbath.runs.store import Store
+
+
+def test_records_come_in_the_order_of_the_configs(engine, tmp_path):
+    expected = alone(CONFIGS)
+    asked = [CONFIGS[3], CONFIGS[0], CONFIGS[3], CONFIGS[5]]
+    records = runner.run(asked, tmp_path, "cpu")
+    assert [record.config for record in records] == asked
+    assert all(record.epochs == expected[record.run] for record in records)
+    assert all(record.status == "finished" and record.precision == "fp32" for record in records)
+    assert len(engine.trained) == 3 * 4, "a repeated one is trained once"
+    assert {record.run for record in runner.load(tmp_path)} == {config.run for config in asked}
+    assert records[0].versions["torch"] == torch.__version__
+
+
+def test_what_is_finished_is_not_repeated(engine, tmp_path):
+    first = runner.run(CONFIGS[:4], tmp_path, "cpu")
+    engine.trained.clear()
+    assert runner.run(CONFIGS[:4], tmp_path, "cpu") == first
+    assert engine.trained == []
+    runner.run(CONFIGS, tmp_path, "cpu")
+    assert {run for run, _ in engine.trained} == {config.run for config in CONFIGS[4:]}
+    assert os.listdir(tmp_path / "checkpoints") == os.listdir(tmp_path / "owners") == []
+
+
+def test_a_damaged_run_is_trained_again(engine, tmp_path):
+    before = runner.run(CONFIGS, tmp_path / "store", "cpu")
+    with Store(tmp_path / "store") as store:
+        store._connection.execute("DELETE FROM epochs WHERE run = ? AND epoch = 1", (CONFIGS[1].run,))
+    trained, said = len(engine.trained), []
+    again = runner.run(CONFIGS, tmp_path / "store", "cpu", progress=lambda state: said.append(state.message))
+    assert curves(again) == curves(before)
+    assert {run for run, _ in engine.trained[trained:]} == {CONFIGS[1].run}
+    assert f"run {CONFIGS[1].run} was damaged in the store (its epoch 1 is missing) and is trained again" in said
+
+
+def test_without_a_store_nothing_is_left(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    records = runner.run(CONFIGS[:2], device="cpu")
+    assert curves(records) == alone(CONFIGS[:2])
+    assert list(tmp_path.iterdir()) == []
+    assert runner.run([], device="cpu") == []
+
+
+def test_finished_runs_need_no_torch(engine, tmp_path):
+    runner.run(CONFIGS[:2], tmp_path, "cpu")
+    program = f"""
+import sys
+from heatbath.runs.configs import RunConfig
+from heatbath.engine.runner import load, run
+configs = [record.config for record in load({str(tmp_path)!r})]
+assert [record.status for record in run(configs, {str(tmp_path)!r})] == ["finished"] * 2
+print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("stop", [(0, 1), (0, 3), (4, 2), (5, 4)])
+@pytest.mark.parametrize("stacks", [(1, 1), (None, 1), (1, None), (None, 4), (4, None)], ids=str)
+def test_a_stopped_run_goes_on_bit_for_bit_in_another_stack(gpu, tmp_path, stop, stacks):
+    expected = alone(CONFIGS)
+    gpu.stop_at = (CONFIGS[stop[0]].run, stop[1])
+    with pytest.raises(
+        KeyboardInterrupt, match=r"stopped: \d of 6 runs are done; the same again .* goes on from there"
+    ):
+        runner.run(CONFIGS, tmp_path, "cuda", stack=stacks[0])
+    before = runner.load(tmp_path)
+    assert {record.status for record in before} <= {"pending", "finished"}
+    trained = set(gpu.trained)
+    gpu.trained.clear()
+    after = runner.run(CONFIGS, tmp_path, "cuda", stack=stacks[1])
+    assert curves(after) == expected
+    again = trained & set(gpu.trained)
+    assert again <= {(config.run, stop[1]) for config in CONFIGS}, "nothing but the epoch that was stopped"
+    assert os.listdir(tmp_path / "checkpoints") == []
+
+
+@pytest.mark.parametrize("variable", [False, True])
+def test_a_change_of_the_working_folder_meanwhile_is_no_matter(gpu, tmp_path, monkeypatch, variable):
+    for name in ("here", "here/data", "elsewhere"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    sources, checkpoints = set(), set()
+    monkeypatch.setattr(local, "load_dataset", lambda *_, data_dir, **__: sources.add(data_dir))
+
+    def leave(_):
+        checkpoints.update(file.parent for file in tmp_path.rglob("*.checkpoint"))
+        os.chdir(tmp_path / "elsewhere")
+
+    if variable:
+        monkeypatch.setenv("HEATBATH_DATA", "data")
+    records = runner.run(CONFIGS, "store", "cuda", data_dir=None if variable else "data", progress=leave)
+    assert curves(records) == alone(CONFIGS)
+    assert checkpoints == {tmp_path / "here" / "store" / "checkpoints"}
+    assert sources == {str(tmp_path / "here" / "data")}
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_full_disk_is_one_plain_line(gpu, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(local.Saver, "save", full)
+    with pytest.raises(OSError, match=r"^no space left in .*; what was finished is safe; free space and run again$"):
+        runner.run(CONFIGS, tmp_path, "cuda")
+    monkeypatch.undo()
+    assert {record.status for record in runner.load(tmp_path)} == {"pending"}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"configs": ["mlp"]}, TypeError, "configs must be RunConfigs, got 'mlp'"),
+        ({"device": "gpu"}, ValueError, "device must be auto, cpu"),
+        ({"workers": 0}, ValueError, "workers must be an integer with 1 <= workers"),
+        ({"stack": True}, ValueError, "stack must be an integer with 1 <= stack"),
+        ({"checkpoint_seconds": -1.0}, ValueError, "checkpoint_seconds must be finite and not negative"),
+        ({"checkpoint_seconds": math.nan}, ValueError, "checkpoint_seconds must be finite and not negative"),
+        ({"checkpoint_seconds": "1"}, TypeError, "checkpoint_seconds must be a number"),
+    ],
+    ids=["configs", "device", "workers", "stack", "negative", "nan", "text"],
+)
+def test_wrong_arguments_write_nothing(tmp_path, options, error, message):
+    with pytest.raises(error, match=message):
+        runner.run(**{"configs": CONFIGS, "store": tmp_path / "store", **options})
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_single_config_is_no_list_of_them():
+    with pytest.raises(TypeError, match="a list of RunConfigs, even of one"):
+        runner.run(CONFIGS[0])

@@ -1,0 +1,169 @@
+"""A config is complete, canonical and refused as a whole; its hash is its name."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+import heatbath as hb
+from heatbath.data.datasets import load_dataset
+from heatbath.runs.configs import INPUT_SHAPES, TRAINING_IMAGES, RunConfig, sweep
+from heatbath.runs.protocols import Protocol
+from heatbath.tasks.models import MODELS
+
+OTHER = {
+    "model": ("cnn", {}),
+    "dataset": ("mnist", {}),
+    "protocol": ("cyclic:6", {}),
+    "law": ("uniform:0.5", {}),
+    "coupling": ("update", {}),
+    "lr": (0.1, {}),
+    "batch_size": (64, {}),
+    "momentum": (0.5, {}),
+    "nesterov": (False, {}),
+    "weight_decay": (0.1, {}),
+    "epochs": (3, {}),
+    "precision": ("fp32", {}),
+    "weights": ("imagenet", {"model": "vgg16", "dataset": "cifar10"}),
+    "seed": (1, {}),
+    "validation": (100, {}),
+}
+
+
+def test_every_field_is_in_the_hash():
+    assert set(OTHER) == {field.name for field in dataclasses.fields(RunConfig)}
+    for name, (value, needed) in OTHER.items():
+        base = RunConfig(**needed)
+        assert base.with_(**{name: value}).run != base.run, name
+
+
+def test_the_hash_is_pinned():
+    """Stored runs are found by it: changing this line orphans everybody's stores."""
+    assert RunConfig().run == "c8f4c900ec34e47a"
+    assert len({config.run for config in sweep(RunConfig(), seed=range(50), lr=(0.1, 0.2))}) == 100
+
+
+def test_configs_go_through_json_and_pickle():
+    config = RunConfig(protocol="random", law=hb.TwoPoint(0.3), coupling="update", lr=1, seed=2**63)
+    assert RunConfig.from_dict(config.to_dict()) == config
+    assert RunConfig.from_dict(config.to_dict()).run == config.run
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert hash(config) == hash(RunConfig.from_dict(config.to_dict()))
+    with pytest.raises(ValueError, match="seed"):
+        RunConfig.from_dict({name: value for name, value in config.to_dict().items() if name != "seed"})
+    with pytest.raises(ValueError, match="colour"):
+        RunConfig.from_dict({**config.to_dict(), "colour": "red"})
+
+
+def test_the_same_run_has_one_name():
+    assert (
+        RunConfig(protocol="constant").run == RunConfig(protocol="constant", law="uniform:0.3", coupling="update").run
+    )
+    assert RunConfig(momentum=0, nesterov=True).run == RunConfig(momentum=0.0, nesterov=False).run
+    assert RunConfig(law=None).run == RunConfig(law="uniform").run == RunConfig(law=hb.Uniform(1)).run
+    assert RunConfig(lr=1).run == RunConfig(lr=1.0).run
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"model": "resnet"}, ValueError, "unknown model 'resnet': choose one of mlp, cnn, vgg16"),
+        ({"dataset": "imagenet"}, ValueError, "unknown dataset"),
+        ({"precision": "fp8"}, ValueError, "unknown precision"),
+        ({"coupling": "both"}, ValueError, "unknown coupling"),
+        ({"protocol": "cyclic:0"}, ValueError, "positive number of epochs"),
+        ({"law": "gauss"}, ValueError, "unknown law"),
+        ({"lr": -0.1}, ValueError, "lr must not be negative"),
+        ({"lr": 0.0}, ValueError, "lr must be positive"),
+        ({"lr": float("nan")}, ValueError, "lr must be a finite number"),
+        ({"lr": "0.1"}, TypeError, "lr must be a number"),
+        ({"momentum": 1.0}, ValueError, "momentum must be below 1"),
+        ({"momentum": True}, TypeError, "momentum must be a number"),
+        ({"nesterov": "yes"}, TypeError, "nesterov"),
+        ({"weight_decay": -1e-3}, ValueError, "weight_decay"),
+        ({"batch_size": 0}, ValueError, "batch_size"),
+        ({"batch_size": 2.5}, TypeError, "batch_size"),
+        ({"batch_size": 4001}, ValueError, "has 4,000 images to train on"),
+        ({"batch_size": 4000, "validation": 1}, ValueError, "has 3,999 images"),
+        ({"validation": 4000}, ValueError, "has 4,000 training images"),
+        ({"epochs": 0}, ValueError, "epochs"),
+        ({"seed": -1}, ValueError, "seed"),
+        ({"model": "vgg16"}, ValueError, "vgg16 takes images of 3 x 32 x 32"),
+        ({"weights": "imagenet"}, ValueError, "are for vgg16"),
+        ({"weights": "mine"}, ValueError, "weights must be imagenet"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_run_is_refused(fields, error, message):
+    with pytest.raises(error, match=message):
+        RunConfig(**fields)
+
+
+def test_without_momentum_couplings_are_one_run():
+    assert RunConfig(momentum=0, coupling="update").run == RunConfig(momentum=-0.0, coupling="gradient").run
+    assert RunConfig(weight_decay=-0.0).run == RunConfig().run
+    assert RunConfig(momentum=0).with_(momentum=0.9).run == RunConfig().run
+    assert not RunConfig(momentum=0).with_(momentum=0.9, nesterov=False).nesterov
+
+
+def test_close_periods_are_two_runs():
+    one, other = (RunConfig(protocol=f"cyclic:{period}") for period in ("1.2345671", "1.2345674"))
+    assert one.run != other.run
+    assert RunConfig.from_dict(one.to_dict()) == one
+    assert RunConfig(protocol="cyclic:30.0").to_dict()["protocol"] == "cyclic:30"
+
+
+def test_a_law_of_ones_own_is_refused_as_nobody_could_read_it_back():
+    class Mine(hb.Uniform):
+        pass
+
+    with pytest.raises(ValueError, match="is not one of heatbath's"):
+        RunConfig(law=Mine(0.5))
+
+
+@pytest.mark.parametrize("protocol", ["cyclic:6", Protocol("cyclic", 6.0)])
+@pytest.mark.parametrize("law", [None, "uniform:0.5", hb.Uniform(0.5)])
+def test_what_is_given_in_words_is_kept_as_what_they_mean(protocol, law):
+    assert RunConfig(protocol=protocol, law=law).protocol == Protocol("cyclic", 6.0)
+    assert RunConfig(protocol=protocol, law=law).law == hb.Constant()
+    assert RunConfig(law=law).law == hb.Uniform(1.0 if law is None else 0.5)
+    assert RunConfig.protocol == RunConfig().protocol == Protocol("random")
+    assert RunConfig.law == RunConfig().law
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RunConfig().law = law
+
+
+def test_numbers_of_numpy_and_single_values_are_taken():
+    assert RunConfig(lr=np.float64(0.25), seed=np.int64(3)) == RunConfig(lr=0.25, seed=3)
+    assert sweep(RunConfig(), protocol="constant", seed=3) == [RunConfig(protocol="constant", seed=3)]
+    assert len(sweep(RunConfig(), law=hb.Exponential(), seed=range(4))) == 4
+
+
+@pytest.mark.parametrize("base", [None, [RunConfig()]], ids=["none", "list"])
+def test_a_sweep_starts_from_a_config(base):
+    with pytest.raises(TypeError, match="base must be a RunConfig, got"):
+        sweep(base, seed=range(2))
+
+
+def test_a_run_that_becomes_random_has_a_law():
+    constant, *others = sweep(RunConfig(protocol="constant"), protocol=("constant", "random", "cyclic:6"))
+    assert constant.law == hb.Constant()
+    assert others[0] == RunConfig(protocol="random")
+    assert others[1].law == hb.Constant()
+    assert constant.with_(protocol="random", law="exponential").law == hb.Exponential()
+    assert RunConfig(law="uniform:0.5").with_(protocol="random").law == hb.Uniform(0.5)
+
+
+def test_shapes_and_counts_are_those_of_models_and_data():
+    assert {name: tuple(model.input_shape) for name, model in MODELS.items()} == INPUT_SHAPES
+    assert len(load_dataset("mnist5k").train_labels) == TRAINING_IMAGES["mnist5k"]
+    assert RunConfig(batch_size=256).steps_per_epoch == 16  # 15 full batches and one of 160
+    assert RunConfig(batch_size=250, validation=500).steps_per_epoch == 14
+
+
+def test_the_thermostat_has_the_knobs_of_the_run():
+    config = RunConfig(lr=0.01, batch_size=100, momentum=0.8, law="uniform:0.5", coupling="update")
+    expected = hb.Thermostat(0.01, 100, 0.8, True, hb.Uniform(0.5), "update", 4000)
+    assert config.thermostat == expected
+    assert config.with_(protocol="constant").thermostat.law_factor == 1.0

@@ -1,0 +1,59 @@
+"""Readings in files and callbacks."""
+
+import csv
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from heatbath.thermometry.logs import CSVLog, TensorBoardLog
+from heatbath.thermometry.thermometer import Thermometer
+from thermometer_runs import batch, small_network, step
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_csv_and_tensorboard_and_callbacks(tmp_path):
+    class Writer(list):
+        def add_scalar(self, *scalar):
+            self.append(scalar)
+
+    path, writer, seen = tmp_path / "logs" / "run.csv", Writer(), []
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    thermometer = Thermometer(
+        model, optimizer, interval=2, callback=[CSVLog(path), TensorBoardLog(writer), seen.append]
+    )
+    for k in range(4):
+        step(model, optimizer, thermometer, *batch(k), cross_entropy)
+    assert seen == thermometer.history
+    with path.open("a") as file:
+        file.write("6,0.1,")  # killed in the middle of a row
+    log = CSVLog(path)
+    log(seen[0])
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["2", "4", "2"]
+    assert float(rows[1]["temperature"]) == seen[1]["temperature"]
+    assert rows[0]["equilibrium_ratio"] == ""
+    assert ("heatbath/temperature", seen[1]["temperature"], 4) in writer
+    assert not any(name == "heatbath/equilibrium_ratio" for name, _, k in writer if k == 2)
+    with pytest.raises(ValueError, match="columns"):
+        log({"step": 1, "other": 2.0})
+
+
+@pytest.mark.parametrize("text", ["notes\nwithout a last line feed", "one line", "step,temperature,other\n1,2.0,"])
+def test_a_file_of_others_is_left_as_it_is(tmp_path, text):
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"notes\.txt has the columns .*: log to another file"):
+        CSVLog(path)({"step": 1, "temperature": 2.0})
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", "st", "step,temperature", "step,temperature\r", "step,temperature\r\n0,"])
+def test_a_run_killed_while_it_wrote_goes_on(tmp_path, text):
+    path = tmp_path / "run.csv"
+    path.write_bytes(text.encode())
+    CSVLog(path)({"step": 1, "temperature": None})
+    assert path.read_bytes() == b"step,temperature\r\n1,\r\n"

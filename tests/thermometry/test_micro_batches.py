@@ -1,0 +1,366 @@
+"""The noise that a thermometer finds in halves of a batch, micro-batches and ranks, against each of their gradients."""
+
+import json
+import math
+import tempfile
+from collections import UserDict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import heatbath as hb
+from heatbath.thermometry.thermometer import Thermometer
+from noise_problems import Named
+from ranks import member
+from thermometer_runs import batch, gradient, small_network, step
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_halves():
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    thermometer = Thermometer(model, optimizer, interval=1)
+    inputs, targets = batch(0, 9)  # the ninth is left out
+    one, two = gradient(model, inputs[:4], targets[:4]), gradient(model, inputs[4:8], targets[4:8])
+    step(model, optimizer, thermometer, inputs, targets, cross_entropy)
+    (reading,) = thermometer.history
+    assert reading["trace"] == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-10)
+    assert reading["gradient_norm_squared"] == pytest.approx((one @ two).item(), rel=1e-10)
+    assert reading["temperature"] == pytest.approx(0.1 * reading["trace"] / (2 * 9 * len(one)), rel=1e-10)
+
+
+class Saving(nn.Sequential):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, Saving])
+def test_statistics_of_a_layer_of_two_names_are_left_as_they_were(kind):
+    """Also where it runs in the backward pass a second time."""
+    layer = nn.BatchNorm1d(5).double()
+    model = nn.Sequential(kind(nn.Linear(5, 5).double(), layer, layer), small_network())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    mean, before = layer.running_mean, layer.running_mean.clone()
+    Thermometer(model, optimizer, interval=1).observe(cross_entropy, *batch(0))
+    assert layer.running_mean is mean
+    assert torch.equal(mean, before)
+    assert layer.num_batches_tracked == 0
+
+
+@pytest.mark.parametrize("divides", [True, False])
+@pytest.mark.parametrize("scaled", [None, False, True], ids=["plain", "scaler", "fused scaler"])
+def test_micro_batches_need_no_extra_pass(divides, scaled):
+    model = small_network()
+    optimizer = hb.RandomSGD(model.parameters(), 0.1, momentum=0.5, fused=bool(scaled))
+    scaler = None if scaled is None else torch.amp.GradScaler("cpu", init_scale=64.0)
+    thermometer = Thermometer(model, optimizer, interval=2, batch_size=12, decay=0.0, scaler=scaler)
+    passes, scale = [], 1.0 if divides else 3.0
+    model.register_forward_hook(lambda *_: passes.append(1))
+    for k in range(4):
+        optimizer.zero_grad()
+        inputs, targets = batch(k, 12)
+        parts = torch.stack([scale * gradient(model, inputs[i : i + 4], targets[i : i + 4]) for i in (0, 4, 8)])
+        passes.clear()
+        for i in (0, 4, 8):
+            loss = cross_entropy(model(inputs[i : i + 4]), targets[i : i + 4]) * scale / 3
+            (loss if scaler is None else scaler.scale(loss)).backward()
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+        assert len(passes) == 3
+    small, whole = parts.square().sum(dim=1).mean().item(), parts.mean(dim=0).square().sum().item()
+    reading = thermometer.history[-1]
+    assert len(thermometer.history) == 2
+    assert reading["trace"] == pytest.approx(12 * (small - whole) / 2, rel=1e-9)
+    assert reading["gradient_norm_squared"] == pytest.approx((3 * whole - small) / 2, rel=1e-9)
+
+
+def test_what_is_observed_is_the_noise_whatever_the_passes():
+    """Equal samples have none, also where the loss is taken in two passes or another pass comes before."""
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    thermometer = Thermometer(model, optimizer, interval=1, batch_size=8)
+    inputs, targets = batch(0)[0][:1].repeat(8, 1), torch.zeros(8, dtype=torch.long)
+    for _ in range(3):
+        optimizer.zero_grad()
+        thermometer.observe(lambda a, b: cross_entropy(a, b) + 0.1 * a.square().mean(), inputs, targets)
+        outputs = model(inputs)
+        cross_entropy(outputs, targets).backward(retain_graph=True)
+        (0.1 * outputs.square().mean()).backward()
+        optimizer.step()
+    assert [reading["trace"] for reading in thermometer.history] == pytest.approx([0.0, 0.0, 0.0], abs=1e-25)
+    assert thermometer.history[-1]["gradient_norm_squared"] > 0.01
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_passes_that_are_zeroed_are_no_part_of_the_step(to_none):
+    """An adversarial pass, then micro-batches or one batch; a parameter whose gradient is always zero is no sign."""
+    model = small_network()
+    model[2].bias.register_hook(lambda grad: 0.0 * grad)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    thermometer = Thermometer(model, optimizer, interval=1, batch_size=8, decay=0.0)
+    for k, pieces in enumerate((1, 2, 4)):
+        inputs, targets = batch(k)
+        optimizer.zero_grad(set_to_none=to_none)
+        cross_entropy(model(inputs + 1), targets).backward()
+        optimizer.zero_grad(set_to_none=to_none)
+        rows = list(zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True))
+        parts = torch.stack([gradient(model, *row) for row in rows])
+        for row in rows:
+            (cross_entropy(model(row[0]), row[1]) / pieces).backward()
+        optimizer.step()
+        trace = thermometer.history[-1]["trace"]
+        if pieces == 1:
+            assert trace is None
+        else:
+            exact = 8 * (parts.square().sum(dim=1).mean() - parts.mean(dim=0).square().sum()) / (pieces - 1)
+            assert trace == pytest.approx(exact.item(), rel=1e-9)
+
+
+def test_layer_in_two_reentrant_checkpoints():
+    """One backward pass reaches it twice: two parts of its gradient that are no micro-batches."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shared, self.head = nn.Linear(5, 5).double(), nn.Linear(5, 3).double()
+
+        def forward(self, x):
+            x = x.clone().requires_grad_()
+            for _ in range(2):
+                x = checkpoint(self.shared, x, use_reentrant=True).tanh()
+            return self.head(x)
+
+    model = Twice()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    thermometer = Thermometer(model, optimizer, interval=1, batch_size=8)
+    cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+    optimizer.step()
+    assert thermometer.history[-1]["trace"] is None
+    assert thermometer.history[-1]["kinetic_temperature"] > 0
+
+
+@pytest.mark.parametrize("skips", ["scaler", "continue"])
+@pytest.mark.parametrize("order", ["observe first", "backward first"])
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_skipped_steps_do_not_end_the_readings(skips, order, to_none, pieces):
+    """Whoever calls observe for each micro-batch has observed a whole step, and no more than that."""
+    model = small_network()
+    optimizer = hb.RandomSGD(model.parameters(), 0.05, momentum=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    thermometer = Thermometer(model, optimizer, interval=1, decay=0.0, scaler=scaler)
+    for k in range(6):
+        optimizer.zero_grad(set_to_none=to_none)
+        is_skipped = k in (0, 1, 3)
+        for x, y in zip(batch(k)[0].chunk(pieces), batch(k)[1].chunk(pieces), strict=True):
+            if order == "observe first":
+                thermometer.observe(cross_entropy, x, y)
+            loss = cross_entropy(model(x), y) / pieces
+            scaler.scale(loss * math.inf if is_skipped and skips == "scaler" else loss).backward()
+            if order == "backward first":
+                thermometer.observe(cross_entropy, x, y)
+        if is_skipped and skips == "continue":
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+    assert len(thermometer.history) == 3
+    for reading in thermometer.history:
+        knobs = hb.Thermostat(0.05, 8, 0.5, law="uniform:1")  # 8 samples are in each step
+        assert reading["temperature"] == pytest.approx(knobs.temperature(reading["trace"] / 57), rel=1e-12)
+
+
+@dataclass
+class Scores:
+    logits: torch.Tensor
+
+
+WRAPPINGS = {
+    "dataclass": (Scores, lambda outputs: outputs.logits),
+    "dict": (lambda scores: Named(logits=scores), lambda outputs: outputs.logits),
+    "flat": (lambda scores: scores.flatten(0, 1), lambda outputs: outputs),
+    "with None": (lambda scores: (scores, None), lambda outputs: outputs[0]),
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPINGS)
+def test_outputs_of_any_type(kind):
+    wrap, unwrap = WRAPPINGS[kind]
+
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = small_network()
+
+        def forward(self, x):
+            return wrap(self.body(x))
+
+    def loss_fn(outputs, targets):
+        return cross_entropy(unwrap(outputs).reshape(-1, 3), targets.flatten())
+
+    model = Wrapped()
+    thermometer = Thermometer(model, torch.optim.SGD(model.parameters(), 0.1), interval=1)
+    inputs, targets = batch(0, 16)
+    thermometer.observe(loss_fn, inputs.reshape(8, 2, 5), targets.reshape(8, 2))
+    one, two = (gradient(model.body, inputs[part], targets[part]) for part in (slice(0, 8), slice(8, 16)))
+    assert thermometer._halves[0][0].item() == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("with_buffers", [True, False])
+@pytest.mark.parametrize("kind", [tuple, dict, UserDict, Named], ids=lambda kind: kind.__name__)
+def test_models_of_several_arguments(kind, with_buffers):
+    """They are called as by `measure_noise`."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = small_network()
+            if with_buffers:
+                self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x, scale):
+            return self.body(x * scale[:, None])
+
+    model = Scaled()
+    thermometer = Thermometer(model, torch.optim.SGD(model.parameters(), 0.1), interval=1)
+    (inputs, targets), scale = batch(0, 8), torch.linspace(0.5, 2.0, 8, dtype=torch.float64)
+    together = (inputs, scale) if kind is tuple else kind(scale=scale, x=inputs)
+    thermometer.observe(lambda outputs, wrapped: cross_entropy(outputs, wrapped.y), together, Named(y=targets))
+    scaled = inputs * scale[:, None]
+    one, two = (gradient(model.body, scaled[part], targets[part]) for part in (slice(0, 4), slice(4, 8)))
+    assert thermometer._halves[0][0].item() == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)
+
+
+def test_readings_begin_anew_when_the_batch_size_becomes_known():
+    """Micro-batches without a batch size give tr(S1)/C; the average must not mix it with tr(S1)."""
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    thermometer = Thermometer(model, optimizer, interval=1, decay=0.9)
+    for k in range(3):
+        optimizer.zero_grad()
+        for x, y in zip(batch(k)[0].chunk(2), batch(k)[1].chunk(2), strict=True):
+            (cross_entropy(model(x), y) / 2).backward()
+        optimizer.step()
+    assert thermometer.history[-1]["trace"] is None
+    step(model, optimizer, thermometer, *batch(3), cross_entropy)
+    one, two = (gradient(model, x, y) for x, y in zip(batch(3)[0].chunk(2), batch(3)[1].chunk(2), strict=True))
+    assert thermometer.history[-1]["trace"] == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)
+
+
+def test_without_a_batch_size_there_is_a_temperature_but_no_trace():
+    temperatures = []
+    for size in (None, 8):
+        model = small_network()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        thermometer = Thermometer(model, optimizer, interval=1, batch_size=size)
+        for part in zip(batch(0)[0].chunk(2), batch(0)[1].chunk(2), strict=True):
+            (cross_entropy(model(part[0]), part[1]) / 2).backward()
+        optimizer.step()
+        temperatures.append(thermometer.temperature)
+        assert (thermometer.history[0]["trace"] is None) == (size is None)
+    assert temperatures[0] == pytest.approx(temperatures[1], rel=1e-12)
+    assert temperatures[0] > 0
+
+
+def test_clipping():
+    """observe() without arguments, before the clipping, sees the gradients as they came."""
+    traces = []
+    for clips in (False, True):
+        model = small_network()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        thermometer = Thermometer(model, optimizer, interval=1, batch_size=8)
+        for part in zip(batch(0)[0].chunk(2), batch(0)[1].chunk(2), strict=True):
+            (cross_entropy(model(part[0]), part[1]) / 2).backward()
+        thermometer.observe()
+        if clips:
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        optimizer.step()
+        traces.append(thermometer.history[0]["trace"])
+        velocity = thermometer.kinetic_temperature
+    assert traces[0] == traces[1] > 0
+    assert velocity < 1e-6  # which sees the clipping
+
+
+def test_unbiased():
+    """At fixed weights, over many batches, from halves: both numbers have the mean they should."""
+    model, (inputs, targets) = small_network(), batch(0, 200)
+    each = torch.stack([gradient(model, inputs[i : i + 1], targets[i : i + 1]) for i in range(200)])
+    exact = each.var(dim=0, correction=0).sum().item(), each.mean(dim=0).square().sum().item()
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    thermometer = Thermometer(model, optimizer, interval=1, decay=0.0)
+    generator = torch.Generator().manual_seed(3)
+    for index in torch.randint(200, (600, 10), generator=generator):
+        step(model, optimizer, thermometer, inputs[index], targets[index], cross_entropy)
+    for key, value in zip(("trace", "gradient_norm_squared"), exact, strict=True):
+        values = np.array([reading[key] for reading in thermometer.history])
+        assert abs(values.mean() - value) < 4 * values.std() / math.sqrt(len(values))
+        assert values.std() / math.sqrt(len(values)) < 0.1 * value
+    assert thermometer.temperature == 0.0
+
+
+def test_sampling_without_replacement():
+    temperatures = []
+    for size in (None, 40):
+        model = small_network()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        thermometer = Thermometer(model, optimizer, interval=1, dataset_size=size)
+        step(model, optimizer, thermometer, *batch(0), cross_entropy)
+        temperatures.append(thermometer.temperature)
+    assert temperatures[1] == pytest.approx(temperatures[0] * (1 - 8 / 40), rel=1e-12)
+
+
+def train_on_rank(rank, size, folder, accumulates):
+    with member(rank, size, folder):
+        model = small_network()
+        passes = []
+        model.register_forward_hook(lambda *_: passes.append(1))
+        parallel = DistributedDataParallel(model)
+        optimizer = hb.RandomSGD(parallel.parameters(), 0.05, momentum=0.8)
+        thermometer = Thermometer(parallel, optimizer, interval=2, batch_size=16, decay=0.0)
+        expected, taken = [], 0
+        for k in range(6):
+            inputs, targets = batch(k, 16)
+            pieces = 2 * size if accumulates else size
+            rows = zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True)
+            parts = torch.stack([gradient(model, *row) for row in rows])
+            small, whole = parts.square().sum(dim=1).mean().item(), parts.mean(dim=0).square().sum().item()
+            trace = 16 * (small - whole) / (pieces - 1)
+            expected.append([trace, (pieces * whole - small) / (pieces - 1)])
+            passes.clear()
+            optimizer.zero_grad()
+            mine = [data.chunk(size)[rank].chunk(pieces // size) for data in (inputs, targets)]
+            mine = list(zip(*mine, strict=True))
+            for i, row in enumerate(mine):
+                if i < len(mine) - 1:
+                    with parallel.no_sync():
+                        (cross_entropy(parallel(row[0]), row[1]) / len(mine)).backward()
+                else:
+                    (cross_entropy(parallel(row[0]), row[1]) / len(mine)).backward()
+            thermometer.observe(cross_entropy, inputs.chunk(size)[rank], targets.chunk(size)[rank])
+            optimizer.step()
+            taken += len(passes) - len(mine)
+        result = {"history": thermometer.history, "expected": expected[1::2], "extra": taken}
+        Path(f"{folder}/rank{rank}.json").write_text(json.dumps(result))
+
+
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_ranks_give_the_noise_without_an_extra_pass(accumulates):
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(train_on_rank, args=(2, folder, accumulates), nprocs=2)
+        one, two = (json.loads((Path(folder) / f"rank{rank}.json").read_text()) for rank in range(2))
+    assert one["history"] == two["history"]
+    assert one["extra"] == two["extra"] == 0
+    readings = [[reading["trace"], reading["gradient_norm_squared"]] for reading in one["history"]]
+    np.testing.assert_allclose(readings, one["expected"], rtol=1e-9)
+    assert min(trace for trace, _ in readings) > 0

@@ -1,0 +1,127 @@
+"""What a thermometer refuses, what it warns of, and what it must not mistake for either."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+import heatbath as hb
+from heatbath.thermometry.thermometer import Thermometer
+from thermometer_runs import batch, small_network, step
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def make(**settings):
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5)
+    return model, optimizer, Thermometer(model, optimizer, **{"interval": 1, **settings})
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.ASGD])
+def test_other_optimizers(kind):
+    model = small_network()
+    with pytest.raises(TypeError, match=rf"got {kind.__name__}; allowed are heatbath.RandomSGD and torch.optim.SGD"):
+        Thermometer(model, kind(model.parameters(), 0.1))
+
+
+def test_batch_of_one():
+    _, _, thermometer = make()
+    with pytest.raises(ValueError, match="a batch of 1 has no two halves"):
+        thermometer.observe(cross_entropy, *batch(0, 1))
+
+
+def test_a_batch_of_one_in_the_middle_only_warns():
+    model, optimizer, thermometer = make()
+    for k, size in enumerate((8, 1, 8)):
+        x, y = batch(k, size)
+        optimizer.zero_grad()
+        if size == 1:
+            with pytest.warns(RuntimeWarning, match="batch of one"):
+                thermometer.observe(cross_entropy, x, y)
+        else:
+            thermometer.observe(cross_entropy, x, y)
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert len(thermometer.history) == 3
+    assert thermometer.temperature > 0
+
+
+@pytest.mark.parametrize("model", [small_network(), small_network(0, nn.BatchNorm1d(6), nn.Dropout(0.5))])
+def test_loss_that_sums(model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    thermometer = Thermometer(model, optimizer, interval=1)
+    with pytest.raises(ValueError, match="sums over the batch"):
+        thermometer.observe(nn.CrossEntropyLoss(reduction="sum"), *batch(0))
+    with pytest.raises(ValueError, match="one number"):
+        thermometer.observe(nn.CrossEntropyLoss(reduction="none"), *batch(0))
+
+
+def test_loss_that_weighs_the_halves_is_no_sum():
+    """If one half has all of the weight and of the loss, the loss of the batch is the sum of those of both."""
+    model = small_network()
+    thermometer = Thermometer(model, torch.optim.SGD(model.parameters(), 0.1), interval=1)
+    with torch.no_grad():
+        model[-1].bias.copy_(torch.tensor([20.0, 0.0, 0.0]))
+    targets = torch.tensor([0, 0, 0, 1, 0, 0, 0, 0])
+    thermometer.observe(nn.CrossEntropyLoss(weight=torch.tensor([1e-3, 1.0, 1.0]).double()), batch(0)[0], targets)
+    assert thermometer._halves[0][0] > 0.0
+
+
+def test_gradients_that_are_not_finite():
+    model, optimizer, thermometer = make()
+    step(model, optimizer, thermometer, *batch(0), cross_entropy)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), thermometer.history])
+    inputs, targets = batch(1)
+    with pytest.warns(RuntimeWarning, match="not finite at step 2"):
+        step(model, optimizer, thermometer, inputs * math.nan, targets, cross_entropy)
+    assert thermometer.history == saved[2]
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    step(model, optimizer, thermometer, inputs, targets, cross_entropy)
+    assert all(math.isfinite(v) for v in thermometer.history[-1].values() if v is not None)
+    assert thermometer.temperature > 0
+
+
+def test_step_without_gradients():
+    model, optimizer, thermometer = make()
+    with pytest.warns(RuntimeWarning, match="no gradients at step 1"):
+        optimizer.step()
+    assert thermometer.history == []
+    for k in range(2):
+        step(model, optimizer, thermometer, *batch(k), cross_entropy)
+    assert [reading["step"] for reading in thermometer.history] == [2, 3]
+    assert thermometer.temperature > 0
+
+
+def test_settings():
+    for settings in ({"interval": 0}, {"window": 2}, {"batch_size": 1}, {"decay": 1.0}, {"confidence": 95}):
+        (name,) = settings
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            make(**settings)
+
+
+def test_model_of_another():
+    with pytest.raises(ValueError, match="none of the model's parameters"):
+        Thermometer(small_network(), torch.optim.SGD(small_network().parameters(), 0.1))
+
+
+def test_law_of_random_lr_is_needed():
+    model, optimizer, thermometer = make()
+    hb.RandomLR(optimizer)
+    with pytest.raises(ValueError, match="RandomLR: tell its law"):
+        step(model, optimizer, thermometer, *batch(0), cross_entropy)
+
+
+def test_without_noise_the_other_thermometers_work():
+    model, optimizer, thermometer = make()
+    for k in range(6):
+        optimizer.zero_grad()
+        mse_loss(model(batch(k)[0]), torch.zeros(8, 3).double()).backward()
+        optimizer.step()
+    assert math.isnan(thermometer.temperature)
+    assert thermometer.kinetic_temperature > 0
+    assert math.isfinite(thermometer.equilibrium_ratio.high)
