@@ -1,41 +1,48 @@
-# Two commands matter: `make test` and `make reproduce`. Both build .venv on first use.
+# Two commands matter: `make reproduce` and `make test`. Both build .venv on first use; the second adds the tools to it.
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= logical
+# The versions to install: `make test CONSTRAINTS=constraints-oldest.txt` takes the oldest that pyproject.toml admits.
+CONSTRAINTS ?= constraints.txt
 
-.PHONY: test lint types tests reproduce benchmark format clean
-
-test: lint types tests
-
-lint: .venv/ready
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-
-types: .venv/ready
-	$(BIN)/mypy
-
-# A worker for each core, and one thread for each worker: more would fight over the cores.
-tests: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+.PHONY: reproduce test lint types tests benchmark format clean
 
 reproduce: .venv/ready
 	$(BIN)/heatbath reproduce
+
+test: lint types tests
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/dev
+	$(BIN)/mypy
+
+# A worker for each core, and one thread for each worker: more would fight over the cores.
+tests: .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 benchmark: .venv/ready
 	$(BIN)/python benchmarks/optimizer_step.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/thermometer.py
 
-format: .venv/ready
+format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# constraints.txt goes in first and alone, so that nothing that depends on torch can choose another build of it.
-.venv/ready: pyproject.toml constraints.txt
+# Two stamps: what `reproduce` needs, and on top of it what a developer needs.
+# The constraints go in first and alone, so that nothing that depends on torch can choose another build of it.
+.venv/ready: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -r constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -r $(CONSTRAINTS)
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[paper]'
+	touch $@
+
+.venv/dev: .venv/ready
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[dev]'
 	touch $@
 
 clean:
