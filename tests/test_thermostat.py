@@ -202,7 +202,7 @@ def test_is_frozen_comparable_and_parses_its_law():
 
 
 def test_the_theory_is_imported_when_it_is_used():
-    """SciPy is an extra: neither the package of the theory nor the exact quadratic may need it."""
+    """SciPy takes its time to load: neither the package of the theory nor the exact quadratic may need it."""
     program = (
         "import sys, heatbath.theory as theory\n"
         "loaded = {name for name in sys.modules if name.startswith('heatbath.theory.')}\n"

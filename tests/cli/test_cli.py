@@ -122,7 +122,7 @@ def test_errors_are_one_line(capsys, arguments, words):
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(28, "No space left on device"), 2, "heatbath: no space left on device\n"),
         (OSError(13, "Permission denied", "runs/x"), 2, "heatbath: runs/x: permission denied\n"),
-        (ModuleNotFoundError("No module named 'scipy'", name="scipy"), 2, "pip install 'heatbath[paper]'"),
+        (ModuleNotFoundError("No module named 'mlxtend'", name="mlxtend"), 2, "pip install 'heatbath[paper]'"),
     ],
 )
 def test_what_a_command_raises(capsys, monkeypatch, error, status, words):

@@ -7,10 +7,7 @@ import pytest
 from scipy import stats
 
 from heatbath.stats.t_tests import seeds_needed, welch
-
-
-def normals(seed, *shape, mean=0.0, sd=1.0):
-    return np.random.default_rng(seed).normal(mean, sd, shape)
+from samples import normals
 
 
 @pytest.mark.parametrize(("n_a", "n_b", "sd"), [(5, 5, 1.0), (4, 17, 0.02), (30, 3, 7.0), (2, 2, 1.5)])
@@ -60,8 +57,8 @@ def reject_rate(n, sds, difference, level, margin, trials=20_000):
     va, vb = a.var(axis=1, ddof=1) / n, b.var(axis=1, ddof=1) / n
     t_of = stats.t((va + vb) ** 2 / ((va**2 + vb**2) / (n - 1)))
     d, s = a.mean(axis=1) - b.mean(axis=1), np.sqrt(va + vb)
-    if margin is None or abs(difference) > margin:
-        p = t_of.sf((np.abs(d) - (margin or 0.0)) / s) + t_of.sf((np.abs(d) + (margin or 0.0)) / s)
+    if abs(difference) > margin:
+        p = t_of.sf((np.abs(d) - margin) / s) + t_of.sf((np.abs(d) + margin) / s)
     else:
         p = t_of.sf((margin - np.abs(d)) / s)
     return np.mean(p < 1.0 - level), math.sqrt(0.09 / trials)
@@ -70,9 +67,9 @@ def reject_rate(n, sds, difference, level, margin, trials=20_000):
 @pytest.mark.parametrize(
     ("sds", "difference", "level", "margin"),
     [
-        ((1.0, 1.0), 0.7, 0.95, None),
-        ((0.3, 1.2), -0.9, 0.9, None),
-        ((1.0, 1.0), 2.5, 0.99, None),
+        ((1.0, 1.0), 0.7, 0.95, 0.0),
+        ((0.3, 1.2), -0.9, 0.9, 0.0),
+        ((1.0, 1.0), 2.5, 0.99, 0.0),
         ((1.0, 1.0), 0.0, 0.95, 0.8),
         ((0.5, 1.5), 0.3, 0.975, 1.2),
         ((1.0, 0.7), -0.9, 0.95, 1.5),
@@ -100,9 +97,9 @@ def test_seeds_for_a_textbook_case():
     [
         ((0.0, 0.0, 1.0), "sd_a and sd_b must be finite, not negative and not both 0, got 0.0 and 0.0"),
         ((1.0, math.nan, 1.0), "sd_a and sd_b must be"),
-        ((1.0, 1.0, 0.0), "difference must be finite and not 0 to be found, got 0.0"),
+        ((1.0, 1.0, 0.0), "difference must be finite and not the margin 0.0 itself, got 0.0"),
         ((1.0, 1.0, 0.5, 0.9, 0.95, 0.5), "difference must be finite and not the margin 0.5 itself, got 0.5"),
-        ((1.0, 1.0, 0.5, 0.9, 0.95, 0.0), "margin must be a positive finite number, got 0.0"),
+        ((1.0, 1.0, 0.5, 0.9, 0.95, -0.1), "margin must be a finite number, 0 or above, got -0.1"),
         ((1.0, 1.0, 0.5, 1.0), "power must be a probability with 0 < power < 1, got 1.0"),
         ((1.0, 1.0, 0.5, 0.9, 95), "level must be a probability with 0 < level < 1, got 95"),
     ],

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # What a missing module is installed with.
-_EXTRAS = {"scipy": "paper", "matplotlib": "paper", "mlxtend": "paper"}
+_EXTRAS = {"matplotlib": "paper", "mlxtend": "paper"}
 
 
 class Interruption(Exception):  # noqa: N818 - it is none

@@ -40,7 +40,6 @@ _COLUMNS: tuple[tuple[str, Callable[[Record], float | None]], ...] = (
     ("final train acc.", lambda record: record.final("train_accuracy")),
 )
 _GUESSING = math.log(10.0)  # the loss of ten classes that are equally likely
-_NO_INTERVALS = "; their intervals need scipy: pip install 'heatbath[paper]'"
 
 
 def print_groups(records: Sequence[Record]) -> None:
@@ -63,7 +62,7 @@ def print_groups(records: Sequence[Record]) -> None:
         rows.append([*(cell(config, name) for name in names), _count(members), *numbers])
     print_table(headings, rows, spare=list(columns)[:1:-1])
     if any(len(members) > 1 for members in ended.values()):
-        console().print(f"\nMeans over seeds{', ± half the 95 % interval' if has_intervals() else _NO_INTERVALS}.")
+        console().print("\nMeans over seeds, ± half the 95 % interval.")
     losses = [record.final("train_loss") for members in ended.values() for record in members]
     if worse := sum(loss is not None and loss > _GUESSING for loss in losses):
         some = f"{worse} of {len(losses)} runs end{'s' * (worse == 1)}" if len(losses) > 1 else "the run ends"
@@ -125,7 +124,7 @@ def mean_and_interval(values: Sequence[float | None]) -> str:
     if not known:
         return "-"
     mean = sum(known) / len(known)
-    if len(known) == 1 or not has_intervals():
+    if len(known) == 1:
         return _decimal(mean)
     from heatbath.stats.intervals import summarize
 
@@ -134,13 +133,6 @@ def mean_and_interval(values: Sequence[float | None]) -> str:
     # Two digits of the interval, which of small losses and many seeds lie behind the fourth place.
     places = min(max(4, 1 - math.floor(math.log10(half))), _MOST_PLACES) if 0.0 < half < math.inf else 4
     return " ± ".join(f"{number:.{places}f}" if abs(mean) < 1e4 else _decimal(number) for number in (mean, half))
-
-
-def has_intervals() -> bool:
-    """Whether Student's t is at hand: a base installation has no SciPy."""
-    from importlib.util import find_spec
-
-    return find_spec("scipy") is not None
 
 
 def name_some(runs: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from heatbath.paper.claims import Every
 from heatbath.paper.experiments import Drawing, Experiment
 from heatbath.paper.groups import BEST_TEST, FINAL_TEST, RANDOM, Found, Group, Quantity, Scale, perceptron
 from heatbath.report.panels import Panel, Series
-from heatbath.stats.order import OrderClaim, Shape, explained_by_chance, explained_by_order, rank_correlation
+from heatbath.stats.order import OrderClaim, explained_by_chance, explained_by_order, rank_correlation
 from heatbath.stats.verdicts import Judgeable, judge
 
 Values = Sequence[float]
@@ -33,7 +33,6 @@ _STATISTIC = (
     "(heatbath.stats.order), corrected for the noise of the seeds, with a bootstrap interval over the seeds"
 )
 EXPLAINED = 0.9  # of the variance, for T to decide a run
-_SHAPE: Shape = "unimodal"  # hotter is better, until it is too hot
 _SHUFFLES, _RESAMPLES = 100, 600
 _KNOBS: dict[str, Callable[[Group], float]] = {
     "T": lambda group: group.config.thermostat.temperature(),
@@ -104,11 +103,11 @@ def _claims(
 def _order_claim(
     statement: str, x: Sequence[float], other: Sequence[float] | None, values: Sequence[Values], margin: float
 ) -> OrderClaim:
-    return OrderClaim(statement, x, other, values, margin, _SHAPE, resamples=_RESAMPLES)
+    return OrderClaim(statement, x, other, values, margin, resamples=_RESAMPLES)
 
 
 def _chance(knob: Sequence[float], values: Sequence[Values]) -> float:
-    return explained_by_chance(knob, values, _SHAPE, shuffles=_SHUFFLES) if _tell(values) else 0.0
+    return explained_by_chance(knob, values, shuffles=_SHUFFLES) if _tell(values) else 0.0
 
 
 def _tell(values: Sequence[Values]) -> bool:
@@ -119,7 +118,7 @@ def _tell(values: Sequence[Values]) -> bool:
 def _note(name: str, knob: Sequence[float], values: Sequence[Values], chance: float) -> str:
     if not _tell(values):
         return "too few runs for a collapse statistic."
-    share = explained_by_order(knob, values, _SHAPE, resamples=_RESAMPLES)
+    share = explained_by_order(knob, values, resamples=_RESAMPLES)
     ranks = rank_correlation(knob, values, resamples=_RESAMPLES)
     text = f"{name} explains {share} of the variance between groups, where chance would {chance:.2f}."
     return f"{text} Rank correlation {ranks}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -62,7 +63,7 @@ def paired(a: Floats, b: Floats) -> Welch:
 
 
 def seeds_needed(
-    sd_a: float, sd_b: float, difference: float, power: float = 0.9, level: float = 0.95, margin: float | None = None
+    sd_a: float, sd_b: float, difference: float, power: float = 0.9, level: float = 0.95, margin: float = 0.0
 ) -> int:
     """Return the number of seeds per group with which a test passes with the chance ``power``, by the noncentral t.
 
@@ -72,8 +73,8 @@ def seeds_needed(
         difference: the true difference of the means.
         power: the chance to pass.
         level: of the test; a one-sided test at ``level`` needs as many as a two-sided one at ``2 level - 1``.
-        margin: None for the two-sided test of a difference, else for the tests of ``|difference| < margin``: the two
-            one-sided ones that confirm it where the difference is within, the one that rejects it where it is beyond.
+        margin: of the tests of ``|difference| <= margin``: the two one-sided ones that confirm it where the difference
+            is within, the one that rejects it where it is beyond; 0 for the two-sided test of a difference.
 
     Raises:
         ValueError: no number of seeds will do, or an argument is out of range.
@@ -82,15 +83,12 @@ def seeds_needed(
     check_probability("power", power)
     if not (math.isfinite(sd_a) and math.isfinite(sd_b) and sd_a >= 0.0 and sd_b >= 0.0 and sd_a + sd_b > 0.0):
         raise ValueError(f"sd_a and sd_b must be finite, not negative and not both 0, got {sd_a!r} and {sd_b!r}")
-    if margin is None:
-        if difference == 0.0 or not math.isfinite(difference):
-            raise ValueError(f"difference must be finite and not 0 to be found, got {difference!r}")
-        return _least_number(lambda n: _power_beyond(n, (sd_a, sd_b), abs(difference), 1.0 - level), power)
-    check_margin(margin, positive=True)
+    if not math.isfinite(margin) or margin < 0.0:
+        raise ValueError(f"margin must be a finite number, 0 or above, got {margin!r}")
     if not math.isfinite(difference) or abs(difference) == margin:
         raise ValueError(f"difference must be finite and not the margin {margin!r} itself, got {difference!r}")
     chance = _power_inside if abs(difference) < margin else _power_outside
-    return _least_number(lambda n: chance(n, (sd_a, sd_b), difference, margin, 1.0 - level), power)
+    return _least_number(lambda n: chance(n, (sd_a, sd_b), difference, margin, 1.0 - level) >= power)
 
 
 def student_quantile(probability: float, df: float) -> float:
@@ -112,12 +110,6 @@ def check_margin(margin: float, *, positive: bool) -> None:
         raise ValueError(f"margin must be a {'positive ' if positive else ''}finite number, got {margin!r}")
 
 
-def _power_beyond(n: int, sds: tuple[float, float], difference: float, error: float) -> float:
-    """Return the chance that the two-sided test finds the difference, on its own side."""
-    scale, df = _predict_error(n, sds)
-    return 1.0 - _noncentral_cdf(df, difference / scale, student_quantile(1.0 - error / 2.0, df))
-
-
 def _power_inside(n: int, sds: tuple[float, float], difference: float, margin: float, error: float) -> float:
     """Return the chance that both one-sided tests of ``|difference| < margin`` pass.
 
@@ -134,7 +126,8 @@ def _power_outside(n: int, sds: tuple[float, float], difference: float, margin: 
     """Return the chance that ``|difference| < margin`` is rejected, on the difference's own side.
 
     With ``t = (|d| - margin)/s`` the p-value is ``S(t) + S(t + 2 margin/s)``. The second term, of the far side, is
-    taken at the two-sided quantile: that is exact for margins of no and of many standard errors.
+    taken at the two-sided quantile: that is exact for margins of no and of many standard errors. With no margin it is
+    the two-sided test of a difference.
     """
     from scipy.special import stdtr
 
@@ -144,16 +137,12 @@ def _power_outside(n: int, sds: tuple[float, float], difference: float, margin: 
     return 1.0 - _noncentral_cdf(df, (abs(difference) - margin) / scale, critical)
 
 
-def _least_number(power_at: Callable[[int], float], power: float) -> int:
-    """Return the least ``n >= 2`` with ``power_at(n) >= power``, for a power that grows with ``n``."""
+def _least_number(is_enough: Callable[[int], bool]) -> int:
+    """Return the least ``n >= 2`` that is enough, where all larger ones are."""
     high = 2
-    while power_at(high) < power:
+    while not is_enough(high):
         high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if power_at(middle) >= power else (middle, high)
-    return high
+    return bisect_left(range(high), True, lo=high // 2 + 1, key=is_enough)
 
 
 def _predict_error(n: int, sds: tuple[float, float]) -> tuple[float, float]:
