@@ -29,8 +29,8 @@ def test_train_draw_and_judge(heatbath, tmp_path, monkeypatch):
     status, out, _ = heatbath(*SMOKE, "--seeds", 1)
     assert status == 0
     assert re.search(r"^coupling +Both couplings reach the same test accuracy +undecided", out, re.MULTILINE)
-    assert out.endswith("\nThe report: out/page.html\n")
-    assert (tmp_path / "out" / "page.html").is_file()
+    assert out.endswith("\nThe report: out/report.html\n")
+    assert (tmp_path / "out" / "report.html").is_file()
     monkeypatch.setattr(runner, "run", lambda *_, **__: pytest.fail("trained again"))
     assert heatbath(*SMOKE, "--seeds", 1)[1] == out
     assert "Not complete: coupling" in heatbath(*SMOKE, "--draw-only")[1]
@@ -121,11 +121,11 @@ def test_report_needs_no_training(heatbath, tmp_path, exported, monkeypatch):
     monkeypatch.setattr(paper, "EXPERIMENTS", some)
     status, out, err = heatbath("report", "exports", "--out", "page")
     assert (status, err) == (0, "")
-    assert "The report, at the scale smoke: page/page.html" in out
+    assert "The report, at the scale smoke: page/report.html" in out
     assert re.search(r"^coupling +Both couplings reach the same test accuracy +\w+ .*n = 2", out, re.MULTILINE)
     assert re.search(r"^figure1 .* undecided ", out, re.MULTILINE)
     assert "Not complete: figure1;" in out
-    page = (tmp_path / "page" / "page.html").read_text()
+    page = (tmp_path / "page" / "report.html").read_text()
     assert str(tmp_path) not in page  # pages are sent to others
     assert "<dt>only at the scale paper</dt><dd>figure6</dd>" in page
 
@@ -196,7 +196,7 @@ def test_report_of_calculations_without_runs(heatbath, refused, exported, monkey
 def test_report_tells_of_seeds_that_it_does_not_take(heatbath, tmp_path, exported, monkeypatch):
     some = {name: paper.EXPERIMENTS[name] for name in ("figure1", "coupling")}
     monkeypatch.setattr(paper, "EXPERIMENTS", some)
-    monkeypatch.setattr(page, "write_report", lambda _figures, folder, **_: folder / "page.html")
+    monkeypatch.setattr(page, "write_report", lambda _figures, folder, **_: folder / "report.html")
     assert "--seeds" not in heatbath("report", "exports")[1]
     runner.run(some["coupling"].configs("smoke", 3)[2::3], tmp_path / "third", "cpu", checkpoint_seconds=60.0)
     with Store(tmp_path / "third", read_only=True) as store:

@@ -207,7 +207,7 @@ def contrast(one, other):
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_colours_can_be_told_from_the_page(theme):
     """WCAG 2.2: 4.5 for text, 3 for parts of a picture."""
-    blocks = re.findall(r":root[^{]*\{([^}]*)\}", (files("heatbath") / "report_page" / "page.css").read_text())
+    blocks = re.findall(r":root[^{]*\{([^}]*)\}", (files("heatbath") / "report" / "assets" / "page.css").read_text())
     colours = dict(re.findall(r"--(\w+): (#\w{6})", blocks[theme]))
     for background in ("page", "card"):
         for name in ("text", "soft", "link", "confirmed", "contradicted", "undecided"):
