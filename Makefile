@@ -27,6 +27,7 @@ benchmark: .venv/ready
 	$(BIN)/python benchmarks/optimizer_step.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/thermometer.py
+	$(BIN)/python benchmarks/optax_step.py
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[1]
 # A room imports from itself and from the rooms before it. The modules at the top of the package are the room "top".
 ROOMS = (
     *("system", "top", "theory", "data", "optim", "thermometry", "tasks", "stats", "runs"),
-    *("engine", "report", "studies", "paper", "cli"),
+    *("engine", "report", "studies", "integrations", "paper", "cli"),
 )
 MODULES = sorted(SOURCE.rglob("*.py"))
 

@@ -200,8 +200,10 @@ def _check_parameter(law: Law, name: str, upper: float) -> None:
 
 
 def _namespace(values: Any) -> Any:
-    """The module, NumPy or torch, whose functions act on ``values``; torch is never imported for it."""
-    return sys.modules["torch"] if type(values).__module__.partition(".")[0] == "torch" else np
+    """The module, NumPy, torch or JAX, whose functions act on ``values``; none is imported for it."""
+    library = type(values).__module__.partition(".")[0]
+    name = {"torch": "torch", "jax": "jax.numpy", "jaxlib": "jax.numpy"}.get(library)
+    return np if name is None else sys.modules[name]
 
 
 # Wichura's rational approximations (algorithm AS 241, PPND16), accurate to about 1e-16.
