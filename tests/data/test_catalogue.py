@@ -48,12 +48,13 @@ def tiny(monkeypatch):
         known = []
         for original in getattr(catalogue, attribute):
             content = contents[original.name]
+            md5 = None
             if attribute == "MNIST":
                 dimensions = np.frombuffer(content, ">u4", content[3], offset=4)
                 shape = tuple(int(size) for size in dimensions)
             else:
-                shape = content.shape
-            known.append(KnownFile(original.name, shape, hashlib.sha256(content).hexdigest(), original.source))
+                shape, md5 = content.shape, hashlib.md5(pickled(content)).hexdigest()
+            known.append(KnownFile(original.name, shape, hashlib.sha256(content).hexdigest(), original.source, md5))
         monkeypatch.setattr(catalogue, attribute, tuple(known))
 
 
@@ -132,7 +133,7 @@ def test_every_form_in_every_place(tiny, tmp_path, monkeypatch, name, form, plac
         ("mnist originals", "mnist/t10k-labels-idx1-ubyte.gz", "cut off or not a gzip file"),
         ("mnist torchvision", "MNIST/raw/train-images-idx3-ubyte", "shorter than its header says"),
         ("cifar10 binary", "cifar-10-batches-bin/data_batch_3.bin", "it holds"),
-        ("cifar10 python", "cifar-10-batches-py/test_batch", "not a pickled dictionary"),
+        ("cifar10 python", "cifar-10-batches-py/test_batch", "its MD5 is"),
         ("cifar10 binary archive", "cifar-10-binary.tar.gz", "cut off"),
         ("cifar10 python archive", "cifar-10-python.tar.gz", "cut off"),
     ],
