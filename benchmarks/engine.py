@@ -23,6 +23,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,11 +33,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from heatbath.data.datasets import Dataset
+from heatbath.data.image_sets import IMAGE_SETS
 from heatbath.engine.planning import cpu_workers, plan_stacks, resolve_precision
 from heatbath.engine.stack import Stack
-from heatbath.runs.configs import IMAGE_SHAPES, TRAINING_IMAGES, RunConfig
+from heatbath.runs.configs import RunConfig
 from heatbath.tasks.models import build_model
-from heatbath.tasks.stacked_networks import NETWORKS
+from heatbath.tasks.registry import networks
 
 DATASETS = {"mlp": "mnist", "cnn": "mnist", "vgg16": "cifar10"}
 REPLICAS = {"mlp": 500, "cnn": 6, "vgg16": 5}
@@ -164,7 +166,7 @@ def serve(model: str, size: int, threads: int, pipe: Any) -> None:
     """A worker: take as many steps as it is told to, over and over."""
     torch.set_num_threads(threads)
     data = noise(DATASETS[model], torch.device("cpu"), 4096 if model != "vgg16" else 1024)
-    TRAINING_IMAGES[DATASETS[model]] = len(data.train_labels)
+    IMAGE_SETS[DATASETS[model]] = replace(IMAGE_SETS[DATASETS[model]], training_images=len(data.train_labels))
     (group,) = Stack([config(model, size, os.getpid())], data)._groups
     group.prepare(0)
     while True:
@@ -235,9 +237,9 @@ class PlainLoop:
 
 def shares(model: str, size: int, step_s: float, peaks: dict[str, float], device: torch.device) -> dict[str, float]:
     """The parts of the peaks that a replica's share of a step is worth."""
-    network = NETWORKS[model]
+    network = networks()[model].stacked
     params = [tensor[None].requires_grad_() for tensor in network.pack(build_model(model))]
-    image = torch.zeros(1, *IMAGE_SHAPES[DATASETS[model]])
+    image = torch.zeros(1, *IMAGE_SETS[DATASETS[model]].shape)
     with FlopCounterMode(display=False) as counter:
         torch.autograd.grad(network.logits(params, image, None).sum(), params)
     flops = size * counter.get_total_flops()  # of a layer one product forward, two backward, of the first layer one
@@ -265,7 +267,7 @@ def config(model: str, size: int, seed: int) -> RunConfig:
 
 
 def noise(name: str, device: torch.device, count: int | None = None) -> Dataset:
-    shape, count = IMAGE_SHAPES[name], count or TRAINING_IMAGES[name]
+    shape, count = IMAGE_SETS[name].shape, count or IMAGE_SETS[name].training_images
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count + 10_000, *shape), generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, 10, (count + 10_000,), generator=generator)

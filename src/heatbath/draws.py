@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,23 @@ from heatbath.laws import Law, Numbers, parse_law
 _WORD = 2**64
 _GOLDEN = 0x9E3779B97F4A7C15
 _BLOCK = 512
+
+
+class Stream(IntEnum):
+    """What the streams of a run's seed are for. No two uses of one seed share a stream.
+
+    Values are below 1000: what is drawn anew in each epoch takes the stream ``at`` that epoch.
+    """
+
+    MULTIPLIERS = 0
+    ORDER = 1  # of the samples in an epoch
+    CHOICE = 2  # of some samples of a data set: those held out, or those at which noise is measured
+    DROPOUT = 3
+    EMBEDDED_SPLIT = 4  # of the embedded MNIST images into training and test; always seed 0
+
+    def at(self, epoch: int) -> int:
+        """Return the stream of one epoch, counted from 0."""
+        return 1000 * epoch + self
 
 
 def uniform(seed: int, stream: int, step: Numbers) -> Numbers:

@@ -13,8 +13,7 @@ from heatbath.engine.planning import (
     stack_key,
 )
 from heatbath.runs.configs import RunConfig
-from heatbath.tasks.models import MODELS
-from heatbath.tasks.stacked_networks import NETWORKS
+from heatbath.tasks.registry import networks
 
 BASE = RunConfig()
 
@@ -75,9 +74,10 @@ def test_a_stack_is_sized_to_the_memory():
 
 
 def test_the_weights_counted_are_those_trained():
-    for name, network in NETWORKS.items():
+    for name, network in networks().items():
         with torch.device("meta"):
-            count = sum(tensor.numel() for tensor in network.pack(MODELS[name]()))
+            count = sum(tensor.numel() for tensor in network.stacked.pack(network.layers()))
+        assert network.cost.weights == count
         config = RunConfig(model=name, dataset="cifar10" if name == "vgg16" else "mnist")
         assert replica_bytes(config) > 4 * 3 * count
         assert replica_bytes(config) - replica_bytes(config.with_(batch_size=1)) > 0

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from heatbath.data.datasets import Dataset
+from heatbath.data.image_sets import IMAGE_SETS
 from heatbath.engine import replicas, split_bf16
 from heatbath.engine.replicas import ReplicaGroup, Split
 from heatbath.engine.stack import Stack
-from heatbath.runs.configs import TRAINING_IMAGES, RunConfig
-from heatbath.tasks.stacked_networks import NETWORKS
+from heatbath.runs.configs import RunConfig
 
 COUNT = 48  # images: two batches of 20 and one of 8
 
@@ -19,10 +19,10 @@ COUNT = 48  # images: two batches of 20 and one of 8
 @pytest.fixture(params=["mlp", "cnn"])
 def configs(request, monkeypatch):
     """Three perceptrons with knobs of their own, or one convolutional network, whose channels are last in memory."""
-    monkeypatch.setitem(TRAINING_IMAGES, "mnist", COUNT)
+    monkeypatch.setitem(IMAGE_SETS, "mnist", replace(IMAGE_SETS["mnist"], training_images=COUNT))
     base = RunConfig(model=request.param, dataset="mnist", batch_size=20, epochs=2, lr=0.02, precision="bf16", seed=3)
     others = [base.with_(seed=4, coupling="update", weight_decay=0.01), base.with_(seed=5, nesterov=False)]
-    return [base, *others] if NETWORKS[base.model].stacks else [base]
+    return [base, *others] if base.network.stacked.stacks else [base]
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def data():
 
 
 def make(configs, data, network=None):
-    network = NETWORKS[configs[0].model] if network is None else network
+    network = configs[0].network.stacked if network is None else network
     splits = {name: Split.of(data, name, network.stacks) for name in ("train", "test")}
     return ReplicaGroup(configs, network, splits, "bf16", compiled=False)
 
@@ -81,7 +81,7 @@ def test_only_what_is_compiled_for_a_gpu_in_half_precision_keeps_halves():
 def test_halves_train_as_whole_weights_do(configs, data, monkeypatch):
     """Weights, velocities and what is measured, bit for bit, after two epochs."""
     start = Stack(configs, data).states()
-    whole = make(configs, data, rounding_as_halves(NETWORKS[configs[0].model]))
+    whole = make(configs, data, rounding_as_halves(configs[0].network.stacked))
     monkeypatch.setattr(replicas, "_in_halves", lambda *_: True)
     halved = make(configs, data)
     assert {param.dtype for param in halved._params} == {torch.bfloat16}

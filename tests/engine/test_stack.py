@@ -1,6 +1,7 @@
 """A stack trains what a plain loop with `RandomSGD` trains, and no replica depends on its neighbours."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,13 +10,15 @@ from torch.nn import functional
 
 import heatbath as hb
 from heatbath.data.datasets import Dataset, epoch_order, epoch_orders, load_dataset
+from heatbath.data.image_sets import IMAGE_SETS
 from heatbath.data.vgg16_features import find_vgg16_features, load_vgg16_features
 from heatbath.draws import orbits
 from heatbath.engine.replicas import ReplicaGroup, Split
 from heatbath.engine.stack import Stack
-from heatbath.runs.configs import TRAINING_IMAGES, RunConfig
+from heatbath.runs.configs import RunConfig
 from heatbath.tasks.models import build_model
-from heatbath.tasks.stacked_networks import NETWORKS, Dropout, drop_out
+from heatbath.tasks.registry import networks
+from heatbath.tasks.stacked_networks import Dropout, drop_out
 
 BASE = RunConfig(epochs=2, batch_size=300, lr=0.02)  # 4,000 images: thirteen batches of 300 and one of 100
 VARIED = [
@@ -95,7 +98,7 @@ def other_defaults(request):
 
 def train_batched(configs, data):
     splits = {name: Split.of(data, name, True) for name in ("train", "test")}
-    group = ReplicaGroup(configs, NETWORKS["mlp"], splits, "fp32", compiled=False)
+    group = ReplicaGroup(configs, networks()["mlp"].stacked, splits, "fp32", compiled=False)
     group.load(Stack(configs, data).states())
     group.prepare(0)
     for step in range(configs[0].steps_per_epoch):
@@ -126,7 +129,7 @@ def test_the_numbers_do_not_depend_on_the_callers_precision(with_usual_defaults,
 
 def test_a_batched_group_equals_its_replicas(data):
     """What a GPU does with the perceptron, on the CPU: one product for all, and coefficients in tensors."""
-    network, splits = NETWORKS["mlp"], {name: Split.of(data, name, True) for name in ("train", "test")}
+    network, splits = networks()["mlp"].stacked, {name: Split.of(data, name, True) for name in ("train", "test")}
     group = ReplicaGroup(VARIED, network, splits, "fp32", compiled=False)
     alone = Stack(VARIED, data)
     group.load(alone.states())
@@ -171,7 +174,7 @@ def test_a_diverged_replica_leaves_its_neighbours_alone(data):
 def test_diverged_rows_of_a_batch_stay_in_their_row(data):
     splits = {name: Split.of(data, name, True) for name in ("train", "test")}
     configs = [VARIED[0], BASE.with_(lr=1e4, seed=1), VARIED[1]]
-    group = ReplicaGroup(configs, NETWORKS["mlp"], splits, "fp32", compiled=False)
+    group = ReplicaGroup(configs, networks()["mlp"].stacked, splits, "fp32", compiled=False)
     group.load(Stack(configs, data).states())
     group.prepare(0)
     for step in range(BASE.steps_per_epoch):
@@ -208,7 +211,7 @@ def small_dataset(name, count=48):
 
 def take_steps(model, config, data, count):
     """What the engine makes of a network in double precision, by name, before and after some steps."""
-    network = NETWORKS[config.model]
+    network = config.network.stacked
     group = ReplicaGroup([config], network, {"train": Split.of(data, "train", False)}, "fp64", compiled=False)
     before = dict(zip(network.names, network.pack(model), strict=True))
     weights = {f"weight.{name}": tensor for name, tensor in before.items()}
@@ -222,7 +225,7 @@ def take_steps(model, config, data, count):
 
 
 def test_the_gradients_by_hand_are_those_of_autograd(data):
-    network, labels = NETWORKS["mlp"], data.train_labels[:37]
+    network, labels = networks()["mlp"].stacked, data.train_labels[:37]
     params = [tensor[None].double().requires_grad_() for tensor in network.pack(build_model("mlp", seed=5))]
     images = data.normalize(data.train_images[:37], torch.float64)
     loss = functional.cross_entropy(network.logits(params, images[None], None)[0], labels)
@@ -235,7 +238,7 @@ def test_the_gradients_by_hand_are_those_of_autograd(data):
 
 
 def test_the_convolutional_network_trains_as_its_model(monkeypatch):
-    monkeypatch.setitem(TRAINING_IMAGES, "mnist", 48)
+    monkeypatch.setitem(IMAGE_SETS, "mnist", replace(IMAGE_SETS["mnist"], training_images=48))
     config = RunConfig(model="cnn", dataset="mnist", batch_size=20, epochs=1, lr=0.05, seed=2, weight_decay=0.1)
     data, model = small_dataset("mnist"), build_model("cnn", seed=2).double()
     before, found = take_steps(model, config, data, 3)
@@ -245,7 +248,7 @@ def test_the_convolutional_network_trains_as_its_model(monkeypatch):
         logits = model(data.normalize(data.train_images[rows], torch.float64))
         functional.cross_entropy(logits, data.train_labels[rows]).backward()
         optimizer.step()
-    for name, expected in zip(before, NETWORKS["cnn"].pack(model), strict=True):
+    for name, expected in zip(before, networks()["cnn"].stacked.pack(model), strict=True):
         moved = (expected - before[name]).norm()
         assert moved > 0
         assert (found[name] - expected).norm() < 1e-6 * moved, name
@@ -253,7 +256,7 @@ def test_the_convolutional_network_trains_as_its_model(monkeypatch):
 
 def test_the_folded_vgg16_has_the_gradients_of_the_whole_one():
     """With dropout. All 49 blocks of the first classifier layer have the gradient of their sum."""
-    data, model, network = small_dataset("cifar10", 6), build_model("vgg16", seed=2), NETWORKS["vgg16"]
+    data, model, network = small_dataset("cifar10", 6), build_model("vgg16", seed=2), networks()["vgg16"].stacked
     key, gamma = (torch.from_numpy(part)[:, None] for part in orbits([2], 3))
     dropout = Dropout(key, gamma, torch.tensor([17]), 6)
     for place, layer in ((2, 0), (5, 1)):
@@ -300,7 +303,13 @@ def test_vgg16_starts_from_imagenet():
     config = RunConfig(model="vgg16", dataset="cifar10", weights="imagenet", seed=3)
     stack = Stack([config], small_dataset("cifar10"))
     (state,), features = stack.states(), load_vgg16_features()
-    scratch = dict(zip(NETWORKS["vgg16"].names, NETWORKS["vgg16"].pack(build_model("vgg16", seed=3)), strict=True))
+    scratch = dict(
+        zip(
+            networks()["vgg16"].stacked.names,
+            networks()["vgg16"].stacked.pack(build_model("vgg16", seed=3)),
+            strict=True,
+        )
+    )
     for name, tensor in scratch.items():
         assert torch.equal(state[f"weight.{name}"], features.get(name, tensor)), name
     assert not torch.equal(scratch["features.0.weight"], features["features.0.weight"])

@@ -1,16 +1,18 @@
 """What the engine promises on a GPU: captured, compiled or stacked, a run stays the run it is."""
 
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
 
 from heatbath.data.datasets import Dataset, load_dataset
+from heatbath.data.image_sets import IMAGE_SETS
 from heatbath.engine.executors import local
 from heatbath.engine.planning import plan_stacks
 from heatbath.engine.runner import run
 from heatbath.engine.stack import Stack
-from heatbath.runs.configs import TRAINING_IMAGES, RunConfig
+from heatbath.runs.configs import RunConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
@@ -117,7 +119,7 @@ def test_a_diverged_replica_leaves_its_neighbours_alone(data):
 def test_convolutional_networks_side_by_side(model, name, monkeypatch):
     """Two replicas in one graph, with dropout in VGG16, go where they go on a CPU, compiled or not; that half precision
     goes there to 0.05 (CNN) and 0.09 (VGG16), and to 0.35 in the worst layer, was found on a CPU."""
-    monkeypatch.setitem(TRAINING_IMAGES, name, 160)
+    monkeypatch.setitem(IMAGE_SETS, name, replace(IMAGE_SETS[name], training_images=160))
     data = pattern(name, 160, 40)
     knobs = {"model": model, "dataset": name, "batch_size": 64, "epochs": 1, "lr": 2e-3, "precision": "fp32"}
     configs = [RunConfig(seed=seed, weight_decay=1e-3, **knobs) for seed in (1, 2)]
@@ -135,7 +137,7 @@ def test_convolutional_networks_side_by_side(model, name, monkeypatch):
 
 def test_a_network_side_by_side_equals_it_alone(monkeypatch):
     """Over two epochs, whose last batches are not full."""
-    monkeypatch.setitem(TRAINING_IMAGES, "mnist", 160)
+    monkeypatch.setitem(IMAGE_SETS, "mnist", replace(IMAGE_SETS["mnist"], training_images=160))
     data = pattern("mnist", 160, 40)
     network = {"model": "cnn", "dataset": "mnist", "batch_size": 64, "precision": "fp32"}
     configs = [config.with_(**network, lr=2e-3) for config in VARIED]

@@ -10,9 +10,8 @@ import torch
 from committed_records import PROSE, ROOT, records, runs_of, together
 from torch.utils.flop_counter import FlopCounterMode
 
-from heatbath.engine.planning import CPU_SECONDS
 from heatbath.tasks.models import build_model
-from heatbath.tasks.stacked_networks import NETWORKS
+from heatbath.tasks.registry import networks
 
 
 def test_the_cost_is_that_of_the_benchmark():
@@ -71,7 +70,7 @@ def test_the_cost_of_small_batches_is_that_of_the_records():
         (small, "cnn", (1, 28, 28), 60_000, (25.0, 33.0)),
         (large, "vgg16", (3, 32, 32), 50_000, (76.0,)),
     ):
-        row, network = record["rows"][-1], NETWORKS[model]
+        row, network = record["rows"][-1], networks()[model].stacked
         with FlopCounterMode(display=False) as forward:
             network.logits([one[None] for one in network.pack(build_model(model))], torch.zeros(1, *shape), None)
         step = row["share_of_flops"] * seconds_of_a_step(record)  # of the product at its full speed
@@ -88,7 +87,7 @@ def test_the_times_on_a_cpu_are_those_of_the_benchmark():
         assert re.search(rf"\| {name}, .* \| {row['step_ratio']['median']:.1f} times(;| \|)", readme)
         core_seconds = row["processes"] * row["threads"] * row["engine_step_ms"] / 1e3 / 256
         # Of a step's three products evaluation has one, over 7 images for each 6 of training.
-        assert CPU_SECONDS[row["model"]] == pytest.approx(core_seconds * (1 + 7 / 18), rel=0.1)
+        assert networks()[row["model"]].cost.cpu_seconds == pytest.approx(core_seconds * (1 + 7 / 18), rel=0.1)
     assert f"; {rows[0]['loader_ratio']['median']:.1f} against a DataLoader" in readme
 
 
@@ -97,7 +96,7 @@ def seconds_of_a_step(record):
 
 
 def weights(model):
-    return sum(tensor.numel() for tensor in NETWORKS[model].pack(build_model(model)))
+    return sum(tensor.numel() for tensor in networks()[model].stacked.pack(build_model(model)))
 
 
 def benchmark(name):

@@ -184,7 +184,8 @@ def test_missing_data_is_told_before_anything_is_trained(tmp_path, monkeypatch):
 def test_data_is_looked_for_only_if_a_run_needs_it(monkeypatch):
     asked = []
     monkeypatch.setattr("heatbath.data.datasets.load_dataset", lambda name, **_options: asked.append(name))
-    monkeypatch.setattr("heatbath.data.vgg16_features.load_vgg16_features", lambda **_options: asked.append("features"))
+    features = "heatbath.data.vgg16_features.load_vgg16_features"
+    monkeypatch.setattr(features, lambda _weights, **_options: asked.append("features"))
     runner.check_data([])
     assert asked == []
     configs = EXPERIMENTS["figure4"].configs("paper", seeds=1)

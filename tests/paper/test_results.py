@@ -13,6 +13,7 @@ from scipy import stats
 from heatbath import cli
 from heatbath.paper import EXPERIMENTS, claims
 from heatbath.paper.groups import BEST_TEST, FINAL_TEST, MEAN_TEST, ROUGHNESS, TAIL_LOSS, Found
+from heatbath.tasks.registry import Margin, networks
 from heatbath.thermostat import Thermostat
 
 
@@ -138,7 +139,7 @@ def test_the_words_on_the_first_margins_are_those_of_the_records(monkeypatch):
         return {(name, verdict.claim): verdict.outcome for name, one in figures.items() for verdict in one.verdicts}
 
     now = outcomes()
-    monkeypatch.setitem(claims.MARGINS, ("cnn", "mnist"), 0.002)
+    monkeypatch.setitem(networks()["cnn"].margins, "mnist", Margin(0.002, ""))
     first = outcomes()
     assert {first[key] for key in now if first[key] != now[key]} == {"confirmed"}
     changed = [

@@ -8,9 +8,9 @@ import pytest
 
 import heatbath as hb
 from heatbath.data.datasets import load_dataset
-from heatbath.runs.configs import INPUT_SHAPES, TRAINING_IMAGES, RunConfig, sweep
+from heatbath.data.image_sets import DATASETS, IMAGE_SETS
+from heatbath.runs.configs import RunConfig, read_config, sweep
 from heatbath.runs.protocols import Protocol
-from heatbath.tasks.models import MODELS
 
 OTHER = {
     "model": ("cnn", {}),
@@ -40,8 +40,23 @@ def test_every_field_is_in_the_hash():
 
 def test_the_hash_is_pinned():
     """Stored runs are found by it: changing this line orphans everybody's stores."""
-    assert RunConfig().run == "c8f4c900ec34e47a"
+    assert RunConfig(dataset="mnist").run == "d5b1fa50e187dfee"
+    assert RunConfig(model="vgg16", dataset="cifar10", weights="imagenet").run == "5d2372f70dff7957"
+    assert RunConfig().run == "f126c87ae67ca5a1"
+    assert RunConfig(dataset="mnist5k-old").run == "c8f4c900ec34e47a"
     assert len({config.run for config in sweep(RunConfig(), seed=range(50), lr=(0.1, 0.2))}) == 100
+
+
+def test_runs_of_the_first_split_of_mnist5k_are_read_as_such():
+    """They have the name that mnist5k gave them then, and are never taken for runs of today's split."""
+    stored = RunConfig(seed=3).to_dict()
+    old = read_config(stored, RunConfig(seed=3, dataset="mnist5k-old").run)
+    assert old == RunConfig(seed=3, dataset="mnist5k-old")
+    assert read_config(old.to_dict(), old.run) == old
+    assert read_config(stored, RunConfig(seed=3).run) == RunConfig(seed=3)
+    with pytest.raises(ValueError, match="it is named 0123456789abcdef, but its config is"):
+        read_config(stored, "0123456789abcdef")
+    assert "mnist5k-old" not in DATASETS
 
 
 def test_configs_go_through_json_and_pickle():
@@ -156,8 +171,10 @@ def test_a_run_that_becomes_random_has_a_law():
 
 
 def test_shapes_and_counts_are_those_of_models_and_data():
-    assert {name: tuple(model.input_shape) for name, model in MODELS.items()} == INPUT_SHAPES
-    assert len(load_dataset("mnist5k").train_labels) == TRAINING_IMAGES["mnist5k"]
+    data = load_dataset("mnist5k")
+    assert len(data.train_labels) == IMAGE_SETS["mnist5k"].training_images
+    assert data.image_shape == IMAGE_SETS["mnist5k"].shape == RunConfig().network.input_shape
+    assert RunConfig(model="cnn").network.datasets == ["mnist5k", "mnist"]
     assert RunConfig(batch_size=256).steps_per_epoch == 16  # 15 full batches and one of 160
     assert RunConfig(batch_size=250, validation=500).steps_per_epoch == 14
 

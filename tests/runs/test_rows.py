@@ -37,7 +37,10 @@ DAMAGES = {
     ),
     "json": ("UPDATE runs SET config = substr(config, 9)", "Expecting value"),
     "depth": ("UPDATE runs SET config = replace(hex(zeroblob(50000)), '0', '[')", ".*while decoding a JSON array"),
-    "seed": ("UPDATE runs SET config = replace(config, '\"seed\": 0', '\"seed\": 7')", "its config is [0-9a-f]{16}"),
+    "seed": (
+        "UPDATE runs SET config = replace(config, '\"seed\": 0', '\"seed\": 7')",
+        "it is named [0-9a-f]{16}, but",
+    ),
     "versions": ("UPDATE runs SET versions = '[]'", r"its versions are \[\]"),
     "null": ("UPDATE runs SET versions = 'null'", "its versions are None"),
     "status": ("UPDATE runs SET status = 'best'", "unknown status 'best'"),

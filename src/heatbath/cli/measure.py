@@ -10,9 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from heatbath.cli.progress import display, follow_fraction
-from heatbath.cli.screens import check_data_dir, check_folder, console, folder_option, print_table, write
+from heatbath.cli.screens import check_data_dir, check_folder, console, either, folder_option, print_table, write
 from heatbath.cli.training import DataOption
+from heatbath.data.image_sets import DATASETS
 from heatbath.system.machine import choose_device
+from heatbath.tasks.registry import networks
 from heatbath.thermostat import Thermostat
 
 _HEADINGS = (
@@ -22,8 +24,8 @@ _HEADINGS = (
 
 
 def measure_network(
-    model: Annotated[str, typer.Option(help="mlp, cnn or vgg16.")] = "mlp",
-    dataset: Annotated[str, typer.Option(help="mnist5k, mnist or cifar10.")] = "mnist5k",
+    model: Annotated[str, typer.Option(help=f"{either(networks())}.")] = "mlp",
+    dataset: Annotated[str, typer.Option(help=f"{either(DATASETS)}.")] = "mnist5k",
     lr: Annotated[float, typer.Option(help="The mean learning rate.")] = 0.01,
     batch_size: Annotated[int, typer.Option(help="Samples in a mini-batch.")] = 64,
     momentum: Annotated[float, typer.Option(help="The momentum, from 0 to below 1.")] = 0.9,

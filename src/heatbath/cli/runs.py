@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from heatbath.cli.report import exported_files
-from heatbath.cli.screens import check_folder, console, folder_option, print_table, terminal_width, warn, write
+from heatbath.cli.screens import check_folder, console, either, folder_option, print_table, terminal_width, warn, write
 from heatbath.cli.summaries import SHORTEST, cell, describe_settings, name_some, print_groups, title, varying
 from heatbath.cli.training import (
     CheckpointOption,
@@ -26,12 +26,14 @@ from heatbath.cli.training import (
     WorkersOption,
     complete,
 )
+from heatbath.data.image_sets import DATASETS, OLD_SPLIT
 from heatbath.laws import parse_law
 from heatbath.runs import export, rows
-from heatbath.runs.configs import IMAGE_SHAPES, INPUT_SHAPES, RunConfig
+from heatbath.runs.configs import RunConfig
 from heatbath.runs.protocols import parse_protocol
 from heatbath.runs.records import EPOCH_FIELDS, STATUSES, TAIL, Record
 from heatbath.runs.store import Store
+from heatbath.tasks.registry import networks
 
 _EPOCHS_SHOWN = 5
 _LEFT = ("model", "dataset", "protocol")  # words, of which a config has these first
@@ -43,9 +45,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 ExistingStore = Annotated[Path, folder_option("--store", "The folder of the store.")]
-ModelFilter = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Only those of mlp, cnn or vgg16.")]
+ModelFilter = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help=f"Only those of {either(networks())}.")
+]
 DatasetFilter = Annotated[
-    str | None, typer.Option("--dataset", metavar="NAME", help="Only those on mnist5k, mnist or cifar10.")
+    str | None, typer.Option("--dataset", metavar="NAME", help=f"Only those on {either(DATASETS)}.")
 ]
 ProtocolFilter = Annotated[
     str | None,
@@ -260,8 +264,8 @@ def _open(store: Path) -> Store:
 def _chosen(model: str | None, dataset: str | None, protocol: str | None, status: str | None) -> dict[str, Any]:
     """What `Store.records` is to be asked for."""
     for name, value, allowed in (
-        ("model", model, tuple(INPUT_SHAPES)),
-        ("dataset", dataset, tuple(IMAGE_SHAPES)),
+        ("model", model, tuple(networks())),
+        ("dataset", dataset, (*DATASETS, OLD_SPLIT)),
         ("status", status, STATUSES),
     ):
         if value is not None and value not in allowed:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,12 @@ def print_table(
 def warn(text: str) -> None:
     """Print a warning among the results."""
     console().print(Text.assemble(("Warning:", "bold yellow"), f" {text}"))
+
+
+def either(names: Iterable[str]) -> str:
+    """Return names as a choice in words: ``a, b or c``."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def folder_option(name: str, words: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heatbath.cli.screens import console, terminal_width, write
+from heatbath.cli.screens import console, either, terminal_width, write
 from heatbath.cli.summaries import describe_settings, print_groups
 from heatbath.cli.training import (
     CheckpointOption,
@@ -23,16 +23,18 @@ from heatbath.cli.training import (
     WorkersOption,
     complete,
 )
+from heatbath.data.image_sets import DATASETS
 from heatbath.runs.configs import RunConfig, sweep
+from heatbath.tasks.registry import find_network, networks
 
 _MOST_SEEDS = 100_000
 
 
 def train_networks(
-    model: Annotated[str, typer.Option(metavar="NAME", help="mlp, cnn or vgg16.")] = "mlp",
+    model: Annotated[str, typer.Option(metavar="NAME", help=f"{either(networks())}.")] = "mlp",
     dataset: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="mnist5k, mnist or cifar10; by default mnist5k, or cifar10 for vgg16."),
+        typer.Option(metavar="NAME", help=f"{either(DATASETS)}; by default the smallest that fits the network."),
     ] = None,
     protocol: Annotated[
         list[str] | None,
@@ -103,7 +105,7 @@ def train_networks(
         raise ValueError(f"{' and '.join(chosen)}: only for --protocol random")
     base = RunConfig(
         model=model,
-        dataset=dataset or ("cifar10" if model == "vgg16" else "mnist5k"),
+        dataset=dataset or find_network(model).dataset,
         nesterov=nesterov,
         epochs=epochs,
         precision=precision,

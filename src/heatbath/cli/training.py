@@ -113,14 +113,15 @@ def tell_of_long_work(
 
 def _cpu_seconds(configs: Sequence[RunConfig], store: Path, workers: int | None) -> float:
     """About how long the epochs that are left will take here."""
-    from heatbath.engine.planning import CPU_SECONDS, cpu_workers
+    from heatbath.engine.planning import cpu_workers
     from heatbath.system import machine
 
     cores = machine.available_cores()
     done = {record.run: len(record.epochs) for record in _kept(configs, store)}
     total = 0.0
-    for model, seconds in CPU_SECONDS.items():
+    for model in {config.model for config in configs}:
         runs = [config for config in configs if config.model == model]
+        seconds = runs[0].network.cost.cpu_seconds
         processes, threads = cpu_workers(model, cores)
         busy = min(cores, threads * min(workers or processes, max(len(runs), 1)))
         images = sum(config.training_images * (config.epochs - done.get(config.run, 0)) for config in runs)

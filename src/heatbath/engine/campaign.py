@@ -150,7 +150,7 @@ class Campaign:
         queue = self._plan(configs)
         processes = min(self._processes or processes, len(queue))
         images = sum(self._remaining[config.run] * config.training_images for config in configs)
-        enough = self._processes is not None or images * planning.CPU_SECONDS[model] > _WORTH_WORKERS
+        enough = self._processes is not None or images * configs[0].network.cost.cpu_seconds > _WORTH_WORKERS
         side_by_side = processes > 1 and enough
         places = f"{processes if side_by_side else 1} x {threads} threads".replace(" 1 threads", " 1 thread")
         self.say(f"trains {_runs(len(configs))} of {model} on {places}", once=True, routine=True)

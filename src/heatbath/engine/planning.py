@@ -9,9 +9,7 @@ import torch
 
 from heatbath.runs.configs import RunConfig
 from heatbath.system.machine import available_memory
-
-CPU_SECONDS = {"mlp": 1e-5, "cnn": 5e-3, "vgg16": 45e-3}
-"""Of one core, for one image in one epoch, with evaluation; rough, from the steps in ``benchmarks/results``."""
+from heatbath.tasks.registry import find_network
 
 
 def stack_key(config: RunConfig) -> tuple[Any, ...]:
@@ -26,7 +24,7 @@ def resolve_precision(config: RunConfig, device: torch.device) -> str:
         return "fp32"
     if config.precision != "auto":
         return config.precision
-    return "tf32" if config.model == "mlp" else "bf16"
+    return config.network.precision
 
 
 def plan_stacks(configs: Sequence[RunConfig], device: torch.device | str, free_bytes: int | None = None) -> int:
@@ -46,20 +44,21 @@ def plan_stacks(configs: Sequence[RunConfig], device: torch.device | str, free_b
     if free_bytes is None:
         free_bytes, _ = torch.cuda.mem_get_info(device)
     room = int(0.8 * free_bytes - _SHARED_BYTES) // replica_bytes(configs[0])
-    return max(1, min(len(configs), _MOST[configs[0].model], room))
+    return max(1, min(len(configs), configs[0].network.cost.most, room))
 
 
 def replica_bytes(config: RunConfig) -> int:
     """Return about how much GPU memory one more replica takes: weights, activations and the order of its images."""
-    weights = _WEIGHTS[config.model] * 4 * 4  # parameters, velocities, gradients, and as much as one of them to spare
-    return weights + config.batch_size * _ACTIVATIONS[config.model] + 40 * config.training_images
+    cost = config.network.cost
+    weights = cost.weights * 4 * 4  # parameters, velocities, gradients, and as much as one of them to spare
+    return weights + config.batch_size * cost.activation_bytes + 40 * config.training_images
 
 
 def pays_to_compile(configs: Sequence[RunConfig], device: torch.device | str) -> bool:
     """Return whether a stack trains long enough on a GPU to make up for the half minute that compiling takes."""
-    config = configs[0]
-    steps = config.steps_per_epoch * config.epochs * (1 if config.model == "mlp" else len(configs))
-    return torch.device(device).type == "cuda" and steps >= _COMPILED_STEPS[config.model]
+    config, network = configs[0], configs[0].network
+    steps = config.steps_per_epoch * config.epochs * (1 if network.stacked.stacks else len(configs))
+    return torch.device(device).type == "cuda" and steps >= network.cost.compiled_steps
 
 
 def cpu_workers(model: str, cores: int) -> tuple[int, int]:
@@ -67,14 +66,8 @@ def cpu_workers(model: str, cores: int) -> tuple[int, int]:
 
     There are no more processes than fit into the memory; the threads, on which the last bits of sums depend, stay.
     """
-    if model == "vgg16":
-        return 1, cores
-    return max(1, min(cores, available_memory() // _PROCESS_BYTES[model])), 1
+    size = find_network(model).cost.process_bytes
+    return (1, cores) if size is None else (max(1, min(cores, available_memory() // size)), 1)
 
 
-_PROCESS_BYTES = {"mlp": 500 * 2**20, "cnn": 1500 * 2**20}
 _SHARED_BYTES = 4 * 2**30  # images, libraries' workspaces, evaluation
-_WEIGHTS = {"mlp": 79_510, "cnn": 418_122, "vgg16": 33_638_218}  # VGG16's are folded
-_ACTIVATIONS = {"mlp": 10_000, "cnn": 1_000_000, "vgg16": 5_000_000}  # bytes for each image of a batch
-_MOST = {"mlp": 1024, "cnn": 6, "vgg16": 5}  # more is hardly faster
-_COMPILED_STEPS = {"mlp": 10_000, "cnn": 100_000, "vgg16": 20_000}

@@ -14,19 +14,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from heatbath.data.datasets import Dataset, epoch_orders
-from heatbath.draws import orbits
+from heatbath.draws import Stream, orbits
 from heatbath.engine import split_bf16
 from heatbath.engine.linear_step import linear_coefficients, linear_sgd
-from heatbath.optim.kernels import SETTINGS, random_sgd
+from heatbath.optim.kernels import random_sgd
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
-from heatbath.tasks.models import MODELS
 from heatbath.tasks.stacked_networks import Dropout, StackedNetwork
 
 ReplicaState = dict[str, Tensor]
 """Weights, velocities and their unit on the CPU, and ``epoch``: with the config, all that a resume needs."""
 
-_DROPOUT = 3  # the stream of a run's seed; 0 is for multipliers, 1 + 1000 k for the order of epoch k
 _KINDS = ("loss", "accuracy")
 
 
@@ -84,7 +82,7 @@ class ReplicaGroup:
         kept = torch.promote_types(self._dtype, torch.float32)
         self._steps, self._batch_size = configs[0].steps_per_epoch, configs[0].batch_size
         with torch.device("meta"):
-            shapes = [tensor.shape for tensor in network.pack(MODELS[configs[0].model]())]
+            shapes = [tensor.shape for tensor in network.pack(configs[0].network.layers())]
         halved = _in_halves(precision, device, compiled)
         form = self._dtype if halved else kept  # halves are computed with the upper ones, as they are
         self._params = [_zeros(len(configs), shape, form, device).requires_grad_() for shape in shapes]
@@ -94,7 +92,7 @@ class ReplicaGroup:
         self._update: Callable[..., None] = _compile(linear_sgd) if compiled else linear_sgd
         self._sums = _compile(_sums) if compiled else _sums
         self._seeds = [config.seed for config in configs]
-        key, gamma = orbits(self._seeds, _DROPOUT)
+        key, gamma = orbits(self._seeds, Stream.DROPOUT)
         self._dropout = torch.from_numpy(key).to(device)[:, None], torch.from_numpy(gamma).to(device)[:, None]
         # What a step reads, by its number: filled anew for each epoch, in place, as a captured graph knows the place.
         self._rows = torch.zeros((len(configs), self._steps, self._batch_size), dtype=torch.int64, device=device)
@@ -144,9 +142,9 @@ class ReplicaGroup:
             if gain != 1.0:
                 grad.mul_(gain)
         buffers = self._velocities if self._knobs[0]["momentum"] else []
-        multiplier, settings = float(self._factors[0][at]), {key: self._knobs[0][key] for key in SETTINGS}
+        rate = float(self._factors[0][at])
         with torch.no_grad():
-            self._unit = random_sgd(self._params, grads, buffers, multiplier=multiplier, unit=self._unit, **settings)
+            self._unit = random_sgd(self._params, grads, buffers, self._unit, rate, self._knobs[0])
 
     def step_together(self, at: Tensor) -> None:
         """Take step ``at``, a tensor of shape (1,) that a CUDA graph reads anew, with all replicas."""

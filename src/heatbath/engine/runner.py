@@ -88,13 +88,13 @@ def check_data(configs: Sequence[RunConfig], data_dir: str | os.PathLike[str] | 
     """
     from heatbath.data.datasets import load_dataset
     from heatbath.data.formats import DataError
-    from heatbath.data.vgg16_features import load_vgg16_features
 
     try:
         for name in sorted({config.dataset for config in configs}):
             load_dataset(name, data_dir=data_dir)
-        if any(config.weights for config in configs):
-            load_vgg16_features(data_dir=data_dir)
+        for weights, load in {(config.weights, config.network.pretrained) for config in configs}:
+            if weights is not None and load is not None:
+                load(weights, data_dir)
     except DataError as error:
         advice = "'heatbath data' shows what is found where, 'heatbath data --get NAME' fetches it"
         raise DataError(f"{error}; {advice}") from error

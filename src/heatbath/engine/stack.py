@@ -18,14 +18,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from heatbath.data.datasets import Dataset
-from heatbath.data.vgg16_features import load_vgg16_features
 from heatbath.engine.planning import pays_to_compile, resolve_precision
 from heatbath.engine.precision import arithmetic
 from heatbath.engine.replicas import ReplicaGroup, ReplicaState, Split
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
 from heatbath.tasks.models import build_model
-from heatbath.tasks.stacked_networks import NETWORKS
 
 
 class Stack:
@@ -59,7 +57,7 @@ class Stack:
         self.device = torch.device(device)
         self.precision = resolve_precision(self.configs[0], self.device)
         compiled = pays_to_compile(self.configs, self.device) if compile is None else compile
-        network = NETWORKS[self.configs[0].model]
+        network = self.configs[0].network.stacked
         # A CPU gains nothing from a batched product, whose bits would depend on the neighbours.
         together = len(self.configs) if network.stacks and self.device.type != "cpu" else 1
         dataset = dataset.to(self.device)
@@ -115,8 +113,9 @@ class Stack:
         return [{**state, "epoch": epoch} for group in self._groups for state in group.states()]
 
     def _initial_states(self, data_dir: str | os.PathLike[str] | None) -> list[ReplicaState]:
-        first, network = self.configs[0], NETWORKS[self.configs[0].model]
-        features = None if first.weights is None else load_vgg16_features(first.weights, data_dir=data_dir)
+        first, network = self.configs[0], self.configs[0].network.stacked
+        pretrained = first.network.pretrained if first.weights is not None else None
+        features = None if pretrained is None else pretrained(first.weights, data_dir)
         states = []
         for config in self.configs:
             packed = network.pack(build_model(config.model, seed=config.seed, weights=features))

@@ -11,15 +11,8 @@ from typing import Literal
 
 from heatbath.paper.groups import Found, Group, Quantity
 from heatbath.stats.verdicts import Claim, Evidence, Factor, Judgeable
+from heatbath.tasks.registry import Margin
 
-# Margins of "equal", in accuracy. Each is about the smallest difference that a reader of the paper's plots could see.
-MARGINS = {("mlp", "mnist"): 0.002, ("cnn", "mnist"): 0.001, ("mlp", "mnist5k"): 0.01, ("vgg16", "cifar10"): 0.005}
-_REASONS = {
-    ("mlp", "mnist"): "0.002 for the perceptron on MNIST, a tenth of the error that is left",
-    ("cnn", "mnist"): "0.001 for the CNN on MNIST, at most a tenth of the error that is left",
-    ("mlp", "mnist5k"): "0.01 on the embedded data, ten of the 1,000 test images",
-    ("vgg16", "cifar10"): "0.005 on CIFAR-10, the paper's standard deviation between seeds",
-}
 # Seeds of a group, from which on runs are compared by seed. A pair has the weights and the order of the images in
 # common; that often makes runs alike, and with ten of them the degrees of freedom that pairs lose matter little.
 PAIRED_FROM = 10
@@ -175,7 +168,7 @@ def all_equal(
 
 def describe_margins(groups: Sequence[Group]) -> dict[str, str]:
     """Return what counts as equal, and why, in words."""
-    reasons = [_REASONS[name] for name in dict.fromkeys(map(_kind, groups))]
+    reasons = list(dict.fromkeys(_margin(group).reason for group in groups))
     if not reasons:
         return {}
     losses = f"geometric means of training losses within {LOSS_MARGIN:.4g}"
@@ -184,7 +177,7 @@ def describe_margins(groups: Sequence[Group]) -> dict[str, str]:
 
 def accuracy_margin(group: Group) -> float:
     """Return by how much accuracies on the group's data may differ and count as equal."""
-    return MARGINS[_kind(group)]
+    return _margin(group).size
 
 
 def _compare(
@@ -242,8 +235,8 @@ def _jointly(needed: Sequence[int], error: float, power: float) -> int:
     return n
 
 
-def _kind(group: Group) -> tuple[str, str]:
-    return group.config.model, group.config.dataset
+def _margin(group: Group) -> Margin:
+    return group.config.network.margins[group.config.dataset]
 
 
 def _against_number(

@@ -28,7 +28,6 @@ EPOCHS: dict[Scale, int] = {"smoke": 3, "laptop": 60, "paper": 180}
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 20}
 CNN_SEEDS, VGG16_SEEDS = 10, 5  # at the paper's scale, the only one at which they are trained
 _LEAST_LOSS = 1e-30  # as losses are compared by their ratio
-_MODELS = {"mlp": "perceptron (Model 1)", "cnn": "CNN (Model 2)", "vgg16": "VGG16 (Model 3)"}
 
 
 @dataclass(frozen=True)
@@ -215,7 +214,7 @@ def describe_runs(groups: Sequence[Group]) -> dict[str, str]:
         title: ", ".join(dict.fromkeys(_word(getattr(group.config, name)) for group in groups))
         for name, title in names.items()
     }
-    words["model"] = ", ".join(_MODELS[group] for group in dict.fromkeys(group.config.model for group in groups))
+    words["model"] = ", ".join(dict.fromkeys(group.config.network.title for group in groups))
     words["late values"] = "means of the last 20 epochs"
     words["runs per group"] = ", ".join(dict.fromkeys(str(group.seeds) for group in groups))
     return words

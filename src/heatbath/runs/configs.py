@@ -12,16 +12,15 @@ from itertools import product
 from numbers import Real
 from typing import Any, Generic, TypeVar
 
+from heatbath.data.image_sets import IMAGE_SETS, OLD_SPLIT
 from heatbath.draws import check_integer
 from heatbath.laws import COUPLINGS, Constant, Law, Uniform, parse_law
 from heatbath.runs.protocols import Protocol, parse_protocol
+from heatbath.tasks.registry import Network, check_images, find_network, networks
 from heatbath.thermostat import Thermostat
 
-IMAGE_SHAPES = {"mnist5k": (1, 28, 28), "mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
-TRAINING_IMAGES = {"mnist5k": 4_000, "mnist": 60_000, "cifar10": 50_000}
-INPUT_SHAPES = {"mlp": (1, 28, 28), "cnn": (1, 28, 28), "vgg16": (3, 32, 32)}
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
-_FORMAT = 1  # of the hash: to be raised when the same fields come to mean other numbers
+_FORMATS = {"mnist5k": 2}  # of the hash, by data set; else 1: raised when the same fields come to mean other numbers
 _Given = TypeVar("_Given")
 _Kept = TypeVar("_Kept")
 
@@ -87,7 +86,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         put = self.__dict__.__setitem__  # a frozen dataclass forbids the usual way
-        check_images(self.model, self.dataset)
+        network = check_images(self.model, self.dataset)
         _choose("precision", self.precision, PRECISIONS)
         _choose("coupling", self.coupling, COUPLINGS)
         if type(self.law).__module__ != Law.__module__:
@@ -110,7 +109,7 @@ class RunConfig:
         put("epochs", check_integer("epochs", self.epochs, 2**20, least=1))
         put("seed", check_integer("seed", self.seed))
         put("validation", check_integer("validation", self.validation, 2**31))
-        images = TRAINING_IMAGES[self.dataset]
+        images = IMAGE_SETS[self.dataset].training_images
         if self.validation >= images:
             raise ValueError(f"validation {self.validation}: {self.dataset} has {images:,} training images")
         if self.batch_size > self.training_images:
@@ -119,13 +118,19 @@ class RunConfig:
             )
         if self.weights not in (None, "imagenet"):
             raise ValueError(f"weights must be imagenet or left out, got {self.weights!r}")
-        if self.weights is not None and self.model != "vgg16":
-            raise ValueError(f"weights {self.weights} are for vgg16; {self.model} starts from its seed alone")
+        if self.weights is not None and network.pretrained is None:
+            having = " or ".join(name for name, one in networks().items() if one.pretrained)
+            raise ValueError(f"weights {self.weights} are for {having}; {self.model} starts from its seed alone")
+
+    @property
+    def network(self) -> Network:
+        """What is known of the network that it trains."""
+        return find_network(self.model)
 
     @property
     def training_images(self) -> int:
         """How many images it trains on."""
-        return TRAINING_IMAGES[self.dataset] - self.validation
+        return IMAGE_SETS[self.dataset].training_images - self.validation
 
     @property
     def steps_per_epoch(self) -> int:
@@ -141,7 +146,11 @@ class RunConfig:
     @cached_property
     def run(self) -> str:
         """The name of the run: 16 hexadecimal digits that any change of a field changes."""
-        text = json.dumps({"format": _FORMAT, **self.to_dict()}, sort_keys=True, separators=(",", ":"))
+        fields = self.to_dict()
+        form = _FORMATS.get(self.dataset, 1)
+        if self.dataset == OLD_SPLIT:  # which had that name then
+            fields["dataset"] = "mnist5k"
+        text = json.dumps({"format": form, **fields}, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
@@ -188,15 +197,20 @@ def sweep(base: RunConfig, **axes: Any) -> list[RunConfig]:
     return [base.with_(**dict(zip(axes, chosen, strict=True))) for chosen in product(*values)]
 
 
-def check_images(model: str, dataset: str) -> None:
-    """Refuse a network or a data set that is not known, and images that do not go with the network."""
-    _choose("model", model, INPUT_SHAPES)
-    _choose("dataset", dataset, IMAGE_SHAPES)
-    if INPUT_SHAPES[model] != IMAGE_SHAPES[dataset]:
-        shape = INPUT_SHAPES[model]
-        fitting = " or ".join(name for name, images in IMAGE_SHAPES.items() if images == shape)
-        sides = " x ".join(map(str, shape))
-        raise ValueError(f"{model} takes images of {sides}, those of {fitting}; {dataset}'s are another shape")
+def read_config(values: Mapping[str, Any], run: str) -> RunConfig:
+    """Return the config of a stored run.
+
+    A run of mnist5k that was stored before its split was mended comes back as one of ``mnist5k-old``.
+
+    Raises:
+        ValueError: a field is missing, unknown or not allowed, or the run has another name.
+    """
+    config = RunConfig.from_dict(values)
+    if config.run == run:
+        return config
+    if config.dataset == "mnist5k" and (old := replace(config, dataset=OLD_SPLIT)).run == run:
+        return old
+    raise ValueError(f"it is named {run}, but its config is {config.run}")
 
 
 def _choose(name: str, value: Any, allowed: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from heatbath.runs.configs import RunConfig
+from heatbath.runs.configs import RunConfig, read_config
 from heatbath.runs.records import EPOCH_FIELDS, NOT_A_RECORD, Epoch, Record, check_record
 from heatbath.system.whole_files import whole_file
 
@@ -138,9 +138,7 @@ def _parse(values: Any) -> Record:
         raise ValueError(f"it is a JSON {type(values).__name__}, no object")
     if lacking := [name for name in _FIELDS if name not in values]:
         raise ValueError(f"it has no {', '.join(lacking)}")
-    config = RunConfig.from_dict(values["config"])
-    if config.run != values["run"]:
-        raise ValueError(f"it is named {values['run']}, but its config is {config.run}")
+    config = read_config(values["config"], values["run"])
     curves = values["curves"]
     if set(curves) != set(EPOCH_FIELDS) or len({len(curve) for curve in curves.values()}) != 1:
         raise ValueError("its curves are not those of a run, or differ in length")

@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from heatbath.runs.configs import RunConfig
+from heatbath.runs.configs import RunConfig, read_config
 from heatbath.runs.records import ENDED, EPOCH_FIELDS, NOT_A_RECORD, Epoch, Record, check_record
 
 APPLICATION, VERSION = 0x68656174, 1  # "heat"
@@ -133,16 +133,13 @@ def remove(connection: sqlite3.Connection, runs: Iterable[str]) -> None:
 
 def _readable_config(run: str, text: str) -> RunConfig | None:
     try:
-        config = RunConfig.from_dict(json.loads(text))
+        return read_config(json.loads(text), run)
     except NOT_A_RECORD:
         return None
-    return config if config.run == run else None
 
 
 def _to_record(run: str, text: str, status: str, words: Sequence[Any], rows: Sequence[tuple[Any, ...]]) -> Record:
-    config = RunConfig.from_dict(json.loads(text))
-    if config.run != run:
-        raise ValueError(f"its config is {config.run}")
+    config = read_config(json.loads(text), run)
     missing = set(range(1, len(rows) + 1)) - {number for number, *_ in rows}
     if missing:
         raise ValueError(f"its epoch {min(missing)} is missing")

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from heatbath.data.datasets import Dataset, epoch_order, load_dataset, permutation
 from heatbath.data.downloads import check_data_dir
-from heatbath.draws import check_integer
+from heatbath.draws import Stream, check_integer
 from heatbath.optim.random_sgd import RandomSGD
-from heatbath.runs.configs import check_images
 from heatbath.system.whole_files import write_together
 from heatbath.tasks.models import build_model
+from heatbath.tasks.registry import check_images
 from heatbath.thermometry.logs import Reading
 from heatbath.thermometry.noise import GradientNoise, measure_noise
 from heatbath.thermometry.thermometer import Thermometer
@@ -27,8 +27,6 @@ from heatbath.thermostat import Thermostat
 
 Progress: TypeAlias = Callable[[float, str], None]
 """Called with the fraction done, from 0 to 1, and what is being done."""
-
-_SUBSET = 2  # the stream of the seed that chooses the samples at which the noise is measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +65,8 @@ def measure_training(
 
     Args:
         knobs: rate, batch size, momentum, Nesterov, law and coupling.
-        model: "mlp", "cnn" or "vgg16".
-        dataset: "mnist5k", "mnist" or "cifar10"; cifar10 goes with vgg16, the others with mlp and cnn.
+        model: of one of `heatbath.tasks.registry.networks`.
+        dataset: "mnist5k", "mnist" or "cifar10", one with images of the network's shape.
         epochs: how long to train.
         at_epochs: after which epochs to measure the noise; by default before the first, in the middle and at the end.
         weight_decay: part of the gradient, as in SGD.
@@ -109,7 +107,7 @@ def measure_training(
     steps = epochs * (dataset_size // knobs.batch_size)
     interval = max(1, steps // readings)
     thermometer = Thermometer(network, optimizer, interval=interval, dataset_size=dataset_size)
-    chosen = torch.from_numpy(permutation(dataset_size, seed, _SUBSET)[:samples].copy()).to(device)
+    chosen = torch.from_numpy(permutation(dataset_size, seed, Stream.CHOICE)[:samples].copy()).to(device)
     subset = data.normalize(data.train_images[chosen]), data.train_labels[chosen]
     noises: dict[int, GradientNoise] = {}
     accuracies = [_accuracy(network, data)]

@@ -1,0 +1,123 @@
+"""Networks by name, and what is known of one.
+
+A network is a module of `heatbath.tasks.networks` that defines ``NETWORK``: its file is all that a new one needs. The
+facts can be read without torch, which a module there imports inside the functions that build and compute the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from heatbath.data.image_sets import DATASETS, IMAGE_SETS
+from heatbath.tasks import networks as folder
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from heatbath.tasks.stacked_networks import StackedNetwork
+
+
+class Margin(NamedTuple):
+    """By how much two accuracies may differ and count as equal, and the reason in words."""
+
+    size: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a network costs: measured, see ``benchmarks``.
+
+    Attributes:
+        cpu_seconds: of one core, for one image in one epoch, with evaluation; rough.
+        process_bytes: of a process that trains it on one core; None where a single process takes all cores.
+        weights: how many numbers of a replica are trained.
+        activation_bytes: for each image of a batch on a GPU.
+        most: replicas in a stack, beyond which it is hardly faster.
+        compiled_steps: from which on compiling pays.
+    """
+
+    cpu_seconds: float
+    process_bytes: int | None
+    weights: int
+    activation_bytes: int
+    most: int
+    compiled_steps: int
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network: facts, and functions that import torch when they are called.
+
+    Attributes:
+        name: by which configs and commands know it.
+        title: in words.
+        input_shape: of an image.
+        dataset: the one that is taken unless another is asked for.
+        margins: of "equal" in accuracy, by data set.
+        precision: of its products on a GPU, where none is asked for.
+        cost: in time and memory.
+        layers: returns it as torch builds it.
+        rows: returns how it is computed with a replica in each row of its parameters.
+        initialize: draws its initial weights; None starts each layer as PyTorch does.
+        pretrained: returns tensors to start from in the place of some initial weights, given what ``weights`` of
+            `heatbath.tasks.models.build_model` names and a folder of data; None where there are none.
+    """
+
+    name: str
+    title: str
+    input_shape: tuple[int, int, int]
+    dataset: str
+    margins: Mapping[str, Margin]
+    precision: str
+    cost: Cost
+    layers: Callable[[], nn.Module]
+    rows: Callable[[], StackedNetwork]
+    initialize: Callable[[nn.Module, torch.Generator], None] | None = None
+    pretrained: Callable[[Any, Any], dict[str, Tensor]] | None = None
+
+    @cached_property
+    def stacked(self) -> StackedNetwork:
+        """How a stack of it is computed; one object, which compiled code knows again."""
+        return self.rows()
+
+    @property
+    def datasets(self) -> list[str]:
+        """Those with images of its shape."""
+        return [name for name in DATASETS if IMAGE_SETS[name].shape == self.input_shape]
+
+
+@cache
+def networks() -> dict[str, Network]:
+    """Return all networks by name, those of few weights first."""
+    modules = [import_module(f"{folder.__name__}.{module.name}") for module in iter_modules(folder.__path__)]
+    found: list[Network] = sorted((module.NETWORK for module in modules), key=lambda network: network.cost.weights)
+    return {network.name: network for network in found}
+
+
+def find_network(name: str) -> Network:
+    """Return the network of this name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in networks():
+        raise ValueError(f"unknown model {name!r}: choose one of {', '.join(networks())}")
+    return networks()[name]
+
+
+def check_images(model: str, dataset: str) -> Network:
+    """Return the network; refuse one that is not known, and images that are not, or do not go with it."""
+    network = find_network(model)
+    if dataset not in IMAGE_SETS:
+        raise ValueError(f"unknown dataset {dataset!r}: choose one of {', '.join(DATASETS)}")
+    if network.input_shape != IMAGE_SETS[dataset].shape:
+        sides, fitting = " x ".join(map(str, network.input_shape)), " or ".join(network.datasets)
+        raise ValueError(f"{model} takes images of {sides}, those of {fitting}; {dataset}'s are another shape")
+    return network
