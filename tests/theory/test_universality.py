@@ -164,3 +164,5 @@ def test_bad_requests_are_refused():
         predict_shift(Quadratic(), square, 0.0, Constant())
     with pytest.raises(ValueError, match=r"fourth moments grow by .*, the bound is 1"):
         predict_kurtosis(DiscreteSGD(0.5, 0.5, 1.0, 2.0, LogNormal(0.8)), 2.0)
+    with pytest.raises(ValueError, match="diffusion must be a number"):
+        predict_kurtosis(DiscreteSGD(0.01, 0.5, np.abs), 2.0)

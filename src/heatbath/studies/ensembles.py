@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from heatbath.draws import check_integer
+from heatbath.system.whole_files import write_together
 from heatbath.theory.discrete import DiscreteSGD, sgd_process
 from heatbath.theory.landscapes import Array, Landscape
 from heatbath.theory.langevin import LangevinEquation
-from heatbath.theory.trajectories import Process, State, run
+from heatbath.theory.trajectories import Process, State, run, start
 from heatbath.thermostat import Thermostat
 
 Progress: TypeAlias = Callable[[float, str], None]
 """Called with the fraction done, from 0 to 1, and what is being done."""
 
+_FEW_SHARE = 0.1  # of the time of `follow_sgd`, for the paths of a few
 _MOST = 2**24  # steps, frames or trajectories: all of them are kept in memory
 
 
@@ -71,6 +75,58 @@ def follow(process: Process, first: State, at: Sequence[int], report: Callable[[
         return process(state)
 
     return run(move, first, at, 1.0).positions
+
+
+def follow_sgd(
+    sgd: DiscreteSGD,
+    landscape: Landscape,
+    first: State,
+    at: Sequence[int],
+    few: int,
+    seed: int,
+    report: Callable[[float], None],
+) -> tuple[Array, Array]:
+    """Return the paths of the first ``few`` trajectories at every step, and the positions of all after ``at`` steps."""
+    some = start(landscape, first.position[:few], first.velocity[:few])
+    paths = follow(
+        sgd_process(sgd, landscape, seed=seed), some, range(at[-1] + 1), lambda done: report(_FEW_SHARE * done)
+    )
+    positions = follow(
+        sgd_process(sgd, landscape, seed=seed + 1),
+        first,
+        at,
+        lambda done: report(_FEW_SHARE + (1.0 - _FEW_SHARE) * done),
+    )
+    return paths, positions
+
+
+def write_pictures(
+    folder: str | Path,
+    pictures: Mapping[str, Callable[[], Any]],
+    animate: Callable[[Path, Callable[[int, int], None]], object],
+    summary: Mapping[str, Any],
+    progress: Progress | None,
+) -> list[Path]:
+    """Write pictures, an animation and numbers into ``folder``, and return the files, which appear when all are whole.
+
+    Args:
+        folder: where to; an interrupt leaves there what was there before.
+        pictures: functions that draw an axis, by the name of the file.
+        animate: writes the animation to a file, and calls a function with the frames done and their total.
+        summary: the numbers, for ``summary.json``.
+        progress: called with the fraction done and what is being done.
+    """
+    report = progress or (lambda _fraction, _message: None)
+
+    def draw(pending: Path) -> None:
+        for done, (name, plot) in enumerate(pictures.items()):
+            report(0.3 * done / len(pictures), "pictures")
+            plot().figure.savefig(pending / name, dpi=150)
+        report(0.3, "animation")
+        animate(pending / "density.gif", lambda done, total: report(0.3 + 0.7 * done / total, "animation"))
+        (pending / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+
+    return write_together(folder, draw)
 
 
 def describe_knobs(knobs: Thermostat, diffusion: float, seed: int) -> dict[str, Any]:

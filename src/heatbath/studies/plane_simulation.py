@@ -7,9 +7,8 @@ leading order in the rate, and with Boltzmann's weight ``exp(-f/T)``, by quadrat
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,11 @@ from heatbath.studies.ensembles import (
     check_counts,
     describe_knobs,
     follow,
+    follow_sgd,
     frame_steps,
     histogram_distance,
+    write_pictures,
 )
-from heatbath.system.whole_files import write_together
-from heatbath.theory.discrete import sgd_process
 from heatbath.theory.landscapes import Array, Landscape, Rosenbrock, parse_landscape
 from heatbath.theory.langevin import langevin_process
 from heatbath.theory.plane import PlaneMesh, boltzmann_density, plane_moments, suggest_plane
@@ -127,14 +126,9 @@ def simulate_plane(
         )
         for generator in (np.random.default_rng([seed, kind]) for kind in (1, 2))
     )
-    few = start_state(landscape, first.position[:3], first.velocity[:3])
     at = frame_steps(steps, frames)
-    what, other = "trajectories of SGD", "trajectories of the equation"
-    paths = follow(
-        sgd_process(sgd, landscape, seed=seed), few, range(steps + 1), lambda done: report(0.05 * done, what)
-    )
-    of_sgd = follow(
-        sgd_process(sgd, landscape, seed=seed + 1), first, at.tolist(), lambda done: report(0.05 + 0.55 * done, what)
+    paths, of_sgd = follow_sgd(
+        sgd, landscape, first, at.tolist(), 3, seed, lambda done: report(0.6 * done, "trajectories of SGD")
     )
     # With friction g and step h, BAOAB drifts (g h / 2) coth(g h / 2) times too fast: 8 % where g h = 1, 0.5 % at 1/4.
     parts = math.ceil(4.0 * (1.0 - knobs.momentum))
@@ -142,7 +136,7 @@ def simulate_plane(
         langevin_process(equation, landscape, knobs.lr / parts, seed=seed + 2),
         other_first,
         (parts * at).tolist(),
-        lambda done: report(0.6 + 0.4 * done, other),
+        lambda done: report(0.6 + 0.4 * done, "trajectories of the equation"),
     )
     summary = {
         "landscape": str(landscape),
@@ -170,7 +164,6 @@ def write_plane_simulation(
     """
     from heatbath.report.plots import plane
 
-    report = progress or (lambda _fraction, _message: None)
     s, temperature = simulation, float(simulation.summary["temperature"])
     mesh = _view(s)
     loss = s.landscape.value(mesh.points) - s.landscape.value(s.landscape.minima).min()
@@ -181,44 +174,33 @@ def write_plane_simulation(
     told = f"$T/{factor}$, $T$, ${factor}T$, ${factor**2}T$"
     references = "the equation" if s.mesh is None else "the equation and Boltzmann's weight"
     scene = plane.Scene(mesh, loss, levels, s.landscape.minima)
-
-    def draw(pending: Path) -> None:
-        report(0.0, "pictures")
-        chosen = np.unique(np.linspace(0, len(s.steps) - 1, 6).astype(np.int64))
-        axes = plane.plot_plane_over_time(
+    chosen = np.unique(np.linspace(0, len(s.steps) - 1, 6).astype(np.int64))
+    ends = np.quantile(np.concatenate([s.sgd[-1], s.langevin[-1]]), [0.0005, 0.9995], axis=0)
+    edges = [np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), 61) for low, high in ends.T]
+    pictures = {
+        "density.png": lambda: plane.plot_plane_over_time(
             s.sgd[chosen],
             s.steps[chosen],
             scene,
             title=f"Where SGD is found over time, at temperature $T$ = {temperature:.3g}",
             key=f"Colour: density relative to each panel's peak. Thin lines: loss of {told}, ...",
-        )
-        _save(axes[0], pending / "density.png")
-        report(0.2, "pictures")
-        axis = plane.plot_plane_trajectories(
+        )[0],
+        "trajectories.png": lambda: plane.plot_plane_trajectories(
             s.paths, scene, title=f"{s.paths.shape[1]} trajectories of SGD at temperature $T$ = {temperature:.3g}"
-        )
-        _save(axis, pending / "trajectories.png")
-        ends = np.quantile(np.concatenate([s.sgd[-1], s.langevin[-1]]), [0.0005, 0.9995], axis=0)
-        edges = [np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), 61) for low, high in ends.T]
-        axes = plane.plot_plane_marginals(
+        ),
+        "marginal.png": lambda: plane.plot_plane_marginals(
             edges,
             _marginals(s.sgd[-1], edges),
             _marginals(s.langevin[-1], edges),
             _boltzmann_marginals(s),
             title=f"Where SGD is found after {s.steps[-1]:,.0f} steps, against {references}",
-        )
-        _save(axes[0], pending / "marginal.png")
-        report(0.3, "animation")
-        plane.write_plane_animation(
-            pending / "density.gif",
-            s.sgd,
-            s.steps,
-            scene,
-            progress=lambda done, total: report(0.3 + 0.7 * done / total, "animation"),
-        )
-        (pending / "summary.json").write_text(json.dumps(s.summary, indent=2) + "\n")
+        )[0],
+    }
 
-    return write_together(folder, draw)
+    def animate(file: Path, told: Callable[[int, int], None]) -> None:
+        plane.write_plane_animation(file, s.sgd, s.steps, scene, progress=told)
+
+    return write_pictures(folder, pictures, animate, s.summary, progress)
 
 
 def _start(landscape: Landscape, temperature: float) -> Array:
@@ -316,7 +298,3 @@ def _boltzmann_marginals(simulation: PlaneSimulation) -> list[tuple[Array, Array
     x, y = simulation.mesh.centres
     share = simulation.boltzmann * simulation.mesh.cell_area
     return [(x, share.sum(axis=1) / (x[1] - x[0])), (y, share.sum(axis=0) / (y[1] - y[0]))]
-
-
-def _save(axis: Any, path: Path) -> None:
-    axis.figure.savefig(path, dpi=150)

@@ -7,9 +7,8 @@ With coupling "update" or Nesterov's momentum the two share the law of the posit
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,11 @@ from heatbath.studies.ensembles import (
     algorithm_and_equation,
     check_counts,
     describe_knobs,
-    follow,
+    follow_sgd,
     frame_steps,
     histogram_distance,
+    write_pictures,
 )
-from heatbath.system.whole_files import write_together
-from heatbath.theory.discrete import sgd_process
 from heatbath.theory.fokker_planck import FokkerPlanck
 from heatbath.theory.landscapes import Array, Landscape, parse_landscape
 from heatbath.theory.langevin import LangevinEquation
@@ -129,19 +127,8 @@ def simulate(
     generator = np.random.default_rng([seed, 1])
     first_x = start + 0.5 * width * generator.standard_normal(trajectories)
     first_v = 0.5 * speed * generator.standard_normal(trajectories)
-    paths = follow(
-        sgd_process(sgd, landscape, seed=seed),
-        start_state(landscape, first_x[:6], first_v[:6]),
-        range(steps + 1),
-        lambda done: report(0.02 * done, what),
-    )
-    positions = follow(
-        sgd_process(sgd, landscape, seed=seed + 1),
-        start_state(landscape, first_x, first_v),
-        at.tolist(),
-        lambda done: report(0.02 + 0.08 * done, what),
-    )
-
+    everyone = start_state(landscape, first_x, first_v)
+    paths, positions = follow_sgd(sgd, landscape, everyone, at.tolist(), 6, seed, lambda done: report(0.1 * done, what))
     first = gaussian_density(grid, [start, 0.0], np.diag([0.25 * width**2, 0.25 * speed**2]))
     densities = solver.snapshots(
         first,
@@ -171,44 +158,32 @@ def write_simulation(simulation: Simulation, folder: str | Path, progress: Progr
     """
     from heatbath.report import plots
 
-    report = progress or (lambda _fraction, _message: None)
     s, grid = simulation, simulation.grid
     boltzmann = marginals(s.equilibrium, grid)[0]
-
-    def draw(pending: Path) -> None:
-        report(0.0, "pictures")
-        chosen = np.unique(np.linspace(0, len(s.steps) - 1, 6).astype(np.int64))
-        axes = plots.plot_density_over_time(s.densities[chosen], s.steps[chosen], grid, energy=s.energy)
-        _save(axes[0], pending / "density.png")
-        report(0.2, "pictures")
-        axis = plots.plot_trajectories(
+    chosen = np.unique(np.linspace(0, len(s.steps) - 1, 6).astype(np.int64))
+    pictures = {
+        "density.png": lambda: plots.plot_density_over_time(
+            s.densities[chosen], s.steps[chosen], grid, energy=s.energy
+        )[0],
+        "trajectories.png": lambda: plots.plot_trajectories(
             np.arange(len(s.paths), dtype=np.float64),
             s.paths,
             minima=s.landscape.minima,
             title=f"{s.paths.shape[1]} trajectories of SGD at temperature $T$ = {s.summary['temperature']:.3g}",
-        )
-        _save(axis, pending / "trajectories.png")
-        axis = plots.plot_marginal_against_boltzmann(
+        ),
+        "marginal.png": lambda: plots.plot_marginal_against_boltzmann(
             grid.x,
             marginals(s.densities[-1], grid)[0],
             boltzmann,
             histogram=_histogram(s.positions[-1], grid),
             title=f"Where SGD is found after {s.steps[-1]:,.0f} steps, against Boltzmann's weight",
-        )
-        _save(axis, pending / "marginal.png")
-        report(0.3, "animation")
-        plots.write_animation(
-            pending / "density.gif",
-            s.densities,
-            s.steps,
-            grid,
-            boltzmann=boltzmann,
-            energy=s.energy,
-            progress=lambda done, total: report(0.3 + 0.7 * done / total, "animation"),
-        )
-        (pending / "summary.json").write_text(json.dumps(s.summary, indent=2) + "\n")
+        ),
+    }
 
-    return write_together(folder, draw)
+    def animate(file: Path, told: Callable[[int, int], None]) -> None:
+        plots.write_animation(file, s.densities, s.steps, grid, boltzmann=boltzmann, energy=s.energy, progress=told)
+
+    return write_pictures(folder, pictures, animate, s.summary, progress)
 
 
 def _thermal_width(landscape: Landscape, temperature: float) -> float:
@@ -304,7 +279,3 @@ def _summarise(
         },
         "histogram_distance": histogram_distance(share, expected, variance),
     }
-
-
-def _save(axis: Any, path: Path) -> None:
-    axis.figure.savefig(path, dpi=150)

@@ -20,49 +20,36 @@ import numpy as np
 
 from heatbath import draws
 from heatbath.laws import Constant, Law, check_coupling
-from heatbath.theory.landscapes import Array, Landscape, Quadratic
+from heatbath.theory.landscapes import Array, Landscape
 from heatbath.theory.quadratic import largest_stable_rate
-from heatbath.theory.trajectories import (
-    Diffusion,
-    Process,
-    State,
-    Trajectories,
-    check_knobs,
-    evaluate_diffusion,
-    run,
-    start,
-)
+from heatbath.theory.trajectories import NoisyDescent, Process, State, Trajectories, run, start
 from heatbath.thermostat import Thermostat
 
 _MULTIPLIERS = 1  # the stream of the seed that the multipliers use
 
 
 @dataclass(frozen=True)
-class DiscreteSGD:
-    """The knobs of the algorithm.
+class DiscreteSGD(NoisyDescent):
+    """The knobs of the algorithm; ``diffusion`` is bare, without the law's factor.
 
     Attributes:
-        lr: learning rate ``l``.
-        momentum: ``mu``.
-        diffusion: ``D``, the variance of a per-sample gradient in one direction, bare: without the law's factor. A
-            number, or a function of the positions.
-        batch_size: ``C``.
         law: of the multiplier ``alpha``.
         coupling: ``"gradient"`` or ``"update"``.
         nesterov: whether the momentum is Nesterov's.
     """
 
-    lr: float
-    momentum: float
-    diffusion: Diffusion
-    batch_size: float = 1.0
     law: Law = Constant()  # noqa: RUF009 (a law is frozen)
     coupling: Literal["gradient", "update"] = "gradient"
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        check_knobs(self.lr, self.momentum, self.diffusion, self.batch_size)
+        super().__post_init__()
         check_coupling(self.coupling)
+
+    @property
+    def knobs(self) -> Thermostat:
+        """All knobs but the noise."""
+        return Thermostat(self.lr, 1, self.momentum, self.nesterov, self.law, self.coupling)
 
     def step(self, landscape: Landscape, state: State, multipliers: Array, noise: Array) -> State:
         """Return the state one mini-batch later.
@@ -73,7 +60,7 @@ class DiscreteSGD:
             multipliers: one ``alpha`` for each trajectory: ``(count,)``, or ``(count, 1)`` in several dimensions.
             noise: standard normals of the shape of the positions.
         """
-        scale = np.sqrt(evaluate_diffusion(self.diffusion, state.position) / self.batch_size)
+        scale = np.sqrt(self.local_diffusion(state.position) / self.batch_size)
         gradient = state.gradient + scale * noise
         in_gradient = self.coupling == "gradient"
         if in_gradient:
@@ -83,18 +70,6 @@ class DiscreteSGD:
         rate = self.lr if in_gradient else self.lr * multipliers
         position = state.position + rate * direction
         return State(position, velocity, landscape.gradient(position))
-
-    def linear_map(self, curvature: float, multiplier: float) -> tuple[Array, Array]:
-        """Return ``A`` and ``b`` of ``(x, v)' = A (x, v) + b n`` on a quadratic, ``n`` a standard normal.
-
-        Both are affine in the multiplier, so that their values at two multipliers give every average over the law.
-        """
-        units = np.eye(3)
-        landscape = Quadratic(curvature)
-        if callable(self.diffusion):
-            raise ValueError("the map is linear for a constant diffusion only")
-        state = self.step(landscape, start(landscape, units[0], units[1]), np.array(multiplier), units[2])
-        return np.stack([state.position[:2], state.velocity[:2]]), np.array([state.position[2], state.velocity[2]])
 
 
 def simulate_sgd(
@@ -133,8 +108,7 @@ def sgd_process(sgd: DiscreteSGD, landscape: Landscape, *, seed: int = 0) -> Pro
     Raises:
         ValueError: second moments grow at the landscape's stiffest minimum.
     """
-    knobs = Thermostat(sgd.lr, 1, sgd.momentum, sgd.nesterov, sgd.law, sgd.coupling)
-    bound = largest_stable_rate(knobs, landscape.stiffness)
+    bound = largest_stable_rate(sgd.knobs, landscape.stiffness)
     if sgd.lr >= bound:
         raise ValueError(
             f"lr = {sgd.lr:.6g} is {sgd.lr / bound:.3g} times the largest stable rate, {bound:.6g}, at curvature "

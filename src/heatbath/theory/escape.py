@@ -118,11 +118,9 @@ def fit_arrhenius(temperatures: Sequence[float], times: Sequence[EscapeTime]) ->
     if len(times) != inverse.size or np.unique(inverse).size < 2:
         raise ValueError(f"give one time for each of two or more temperatures, got {len(times)} and {inverse.size}")
     logs = np.log([time.mean for time in times])
-    weights = np.array([(time.mean / time.standard_error) ** 2 for time in times])
-    centre, height = np.average(inverse, weights=weights), np.average(logs, weights=weights)
-    information = float(np.sum(weights * (inverse - centre) ** 2))
-    slope = float(np.sum(weights * (inverse - centre) * (logs - height))) / information
-    return ArrheniusFit(slope, 1.0 / math.sqrt(information), float(height - slope * centre))
+    weights = np.array([time.mean / time.standard_error for time in times])
+    (slope, intercept), covariance = np.polyfit(inverse, logs, 1, w=weights, cov="unscaled")
+    return ArrheniusFit(float(slope), math.sqrt(covariance[0, 0]), float(intercept))
 
 
 def _measure(

@@ -37,7 +37,6 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.linalg import splu
 from scipy.special import erf, erfc
 
 from heatbath.theory.density_steps import TINY, FlowStep, Fluxes, FrictionStep, ImplicitStep, detailed_balance
@@ -194,21 +193,6 @@ class FokkerPlanck:
         """
         friction = sparse.kron(sparse.identity(self.grid.cells[0]), sparse.csr_matrix(self._friction))
         return (self._fluxes.generator() + friction).tocsc()
-
-    def stationary(self) -> Array:
-        """Return the null vector of `generator`, of mass 1, by a direct sparse solve."""
-        weights = self.equilibrium.ravel()
-        balance = (self.generator() @ sparse.diags(weights)).tolil()
-        # The equations sum to zero, so one of them can give way to a fixed value where the density is large.
-        anchor = int(weights.argmax())
-        balance[anchor] = 0.0
-        balance[anchor, anchor] = float(np.abs(balance.diagonal()).max())
-        right = np.zeros(weights.size)
-        right[anchor] = balance[anchor, anchor]
-        scale = sparse.diags(1.0 / np.maximum(np.abs(balance.diagonal()), 1e-300))
-        ratio = splu((scale @ balance).tocsc()).solve(scale @ right)
-        density = (weights * ratio).reshape(self.grid.shape)
-        return np.asarray(density / total_mass(density, self.grid))
 
     def _check_mesh(self, drops: Array, in_x: Array) -> None:
         """Raise unless thermal widths span two cells and the level line holds all but 1e-6 of the equilibrium."""

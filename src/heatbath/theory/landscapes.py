@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -28,9 +28,9 @@ class Landscape(ABC):
         return 1
 
     @property
-    @abstractmethod
     def minima(self) -> Array:
-        """The local minima: shape ``(count,)`` in one dimension, else ``(count, dimension)``."""
+        """The local minima, by default the origin: shape ``(count,)`` in one dimension, else ``(count, dimension)``."""
+        return np.zeros(1 if self.dimension == 1 else (1, self.dimension))
 
     @property
     @abstractmethod
@@ -46,31 +46,33 @@ class Landscape(ABC):
         """Return the gradient of ``f`` at ``x``, of the shape of ``x``."""
 
 
+class _PositiveParameters(Landscape):
+    """A landscape whose fields are positive numbers."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TypeError(f"{type(self).__name__}: {field.name} must be a positive number, got {value!r}")
+            if not 0.0 < float(value) < math.inf:
+                raise ValueError(f"{type(self).__name__}: {field.name} must be positive and finite, got {value!r}")
+            object.__setattr__(self, field.name, float(value))
+
+
 @dataclass(frozen=True)
-class Quadratic(Landscape):
+class Quadratic(_PositiveParameters):
     """``f(x) = curvature x^2 / 2`` in one dimension: every moment is known in closed form."""
 
     curvature: float = 1.0
 
-    def __post_init__(self) -> None:
-        _check_positive(self, "curvature")
-
-    @property
-    def minima(self) -> Array:
-        """The origin."""
-        return np.zeros(1)
-
     @property
     def stiffness(self) -> float:
-        """The curvature."""
         return self.curvature
 
     def value(self, x: Array) -> Array:
-        """Return ``curvature x^2 / 2``."""
         return 0.5 * self.curvature * x**2
 
     def gradient(self, x: Array) -> Array:
-        """Return ``curvature x``."""
         return self.curvature * x
 
 
@@ -90,30 +92,21 @@ class AnisotropicQuadratic(Landscape):
 
     @property
     def dimension(self) -> int:
-        """One coordinate for each curvature."""
         return len(self.curvatures)
 
     @property
-    def minima(self) -> Array:
-        """The origin."""
-        return np.zeros((1, self.dimension))
-
-    @property
     def stiffness(self) -> float:
-        """The largest curvature."""
         return max(self.curvatures)
 
     def value(self, x: Array) -> Array:
-        """Return ``sum_i curvatures_i x_i^2 / 2`` over the last axis."""
         return np.asarray(0.5 * np.sum(np.asarray(self.curvatures) * x**2, axis=-1))
 
     def gradient(self, x: Array) -> Array:
-        """Return ``curvatures_i x_i``."""
         return np.asarray(self.curvatures) * x
 
 
 @dataclass(frozen=True)
-class LogCosh(Landscape):
+class LogCosh(_PositiveParameters):
     """``f(x) = curvature width^2 log cosh(x / width)``: quadratic within ``width`` of 0, with straight flanks beyond.
 
     Its curvature is nowhere greater than at the minimum, so that a rate that is stable there is stable everywhere: a
@@ -124,47 +117,31 @@ class LogCosh(Landscape):
     curvature: float = 1.0
     width: float = 1.0
 
-    def __post_init__(self) -> None:
-        _check_positive(self, "curvature")
-        _check_positive(self, "width")
-
-    @property
-    def minima(self) -> Array:
-        """The origin."""
-        return np.zeros(1)
-
     @property
     def stiffness(self) -> float:
-        """The curvature at the origin, the greatest of all."""
         return self.curvature
 
     def value(self, x: Array) -> Array:
-        """Return ``curvature width^2 log cosh(x / width)``."""
         scaled = x / self.width
         return self.curvature * self.width**2 * (np.logaddexp(scaled, -scaled) - math.log(2.0))
 
     def gradient(self, x: Array) -> Array:
-        """Return ``curvature width tanh(x / width)``."""
         return (self.curvature * self.width) * np.tanh(x / self.width)
 
 
 @dataclass(frozen=True)
-class DoubleWell(Landscape):
+class DoubleWell(_PositiveParameters):
     """``f(x) = barrier (x^2 / a^2 - 1)^2`` with ``a = separation / 2``.
 
-    Two wells of depth 0 at ``-a`` and ``a``, and between them, at 0, a saddle of height ``barrier``.
+    Two wells of depth 0 and curvature ``8 barrier / a^2`` at ``-a`` and ``a``, and between them, at 0, a saddle of
+    height ``barrier``.
     """
 
     barrier: float = 1.0
     separation: float = 2.0
 
-    def __post_init__(self) -> None:
-        _check_positive(self, "barrier")
-        _check_positive(self, "separation")
-
     @property
     def minima(self) -> Array:
-        """``[-separation / 2, separation / 2]``."""
         return np.array([-0.5, 0.5]) * self.separation
 
     @property
@@ -174,7 +151,6 @@ class DoubleWell(Landscape):
 
     @property
     def stiffness(self) -> float:
-        """The curvature of both wells, ``8 barrier / a^2``."""
         return 32.0 * self.barrier / self.separation**2
 
     @property
@@ -183,51 +159,42 @@ class DoubleWell(Landscape):
         return -16.0 * self.barrier / self.separation**2
 
     def value(self, x: Array) -> Array:
-        """Return ``barrier (x^2 / a^2 - 1)^2``."""
         scale = 4.0 / self.separation**2
         return self.barrier * (scale * x**2 - 1.0) ** 2
 
     def gradient(self, x: Array) -> Array:
-        """Return ``4 barrier x (x^2 / a^2 - 1) / a^2``."""
         scale = 4.0 / self.separation**2
         return (4.0 * self.barrier * scale) * x * (scale * x * x - 1.0)
 
 
 @dataclass(frozen=True)
-class Rosenbrock(Landscape):
+class Rosenbrock(_PositiveParameters):
     """``f(x, y) = (1 - x)^2 + narrowness (y - x^2)^2``: a curved valley with its minimum at (1, 1), for pictures.
 
-    With ``y`` integrated out, ``x`` is exactly Gaussian at temperature ``T``: mean 1, variance ``T / 2``.
+    With ``y`` integrated out, ``x`` is exactly Gaussian at temperature ``T``: mean 1, variance ``T / 2``. The Hessian
+    at the minimum is ``[[2 + 8 b, -4 b], [-4 b, 2 b]]`` with ``b`` the narrowness.
     """
 
     narrowness: float = 10.0
 
-    def __post_init__(self) -> None:
-        _check_positive(self, "narrowness")
-
     @property
     def dimension(self) -> int:
-        """Two."""
         return 2
 
     @property
     def minima(self) -> Array:
-        """The point (1, 1)."""
         return np.ones((1, 2))
 
     @property
     def stiffness(self) -> float:
-        """The larger eigenvalue of the Hessian ``[[2 + 8 b, -4 b], [-4 b, 2 b]]``, ``b`` the narrowness."""
         b = self.narrowness
         return 1.0 + 5.0 * b + math.hypot(1.0 + 3.0 * b, 4.0 * b)
 
     def value(self, x: Array) -> Array:
-        """Return ``(1 - x)^2 + narrowness (y - x^2)^2`` with (x, y) on the last axis."""
         along, across = x[..., 0], x[..., 1] - x[..., 0] ** 2
         return np.asarray((1.0 - along) ** 2 + self.narrowness * across**2)
 
     def gradient(self, x: Array) -> Array:
-        """Return ``[2 (x - 1) - 4 narrowness x (y - x^2), 2 narrowness (y - x^2)]``."""
         along, across = x[..., 0], x[..., 1] - x[..., 0] ** 2
         slope = 2.0 * self.narrowness * across
         return np.stack([2.0 * (along - 1.0) - 2.0 * along * slope, slope], axis=-1)
@@ -272,14 +239,3 @@ _LANDSCAPES: dict[str, tuple[Callable[..., Landscape], int]] = {
     "double-well": (DoubleWell, 2),
     "rosenbrock": (Rosenbrock, 1),
 }
-
-
-def _check_positive(landscape: Landscape, name: str) -> None:
-    """Normalise one parameter to float and check that it is positive and finite."""
-    value = getattr(landscape, name)
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{type(landscape).__name__}: {name} must be a positive number, got {value!r}")
-    number = float(value)
-    if not 0.0 < number < math.inf:
-        raise ValueError(f"{type(landscape).__name__}: {name} must be positive and finite, got {value!r}")
-    object.__setattr__(landscape, name, number)

@@ -21,39 +21,17 @@ from typing import ClassVar
 import numpy as np
 
 from heatbath.theory.landscapes import Array, Landscape
-from heatbath.theory.trajectories import (
-    Diffusion,
-    Process,
-    State,
-    Trajectories,
-    check_knobs,
-    evaluate_diffusion,
-    run,
-    start,
-)
+from heatbath.theory.trajectories import Diffusion, NoisyDescent, Process, State, Trajectories, run, start
 
 
 @dataclass(frozen=True)
-class LangevinEquation:
-    """The equation for given knobs.
+class LangevinEquation(NoisyDescent):
+    """The equation for given knobs; ``diffusion`` includes the law's factor if there is one.
 
-    Attributes:
-        lr: learning rate ``l``.
-        momentum: ``mu``, with ``0 <= mu < 1``.
-        diffusion: ``D``, the variance of a per-sample gradient in one direction, with the law's factor if there is one.
-            A number makes additive noise; a function of the positions, of their shape, makes multiplicative noise
-            ``D(X)`` (independent in each direction). The noise acts on ``V`` and depends on ``X`` alone, whose own
-            equation has no noise: Ito's and Stratonovich's readings are then the same equation.
-        batch_size: ``C``.
+    A number makes additive noise; a function of the positions makes multiplicative noise ``D(X)``, independent in each
+    direction. The noise acts on ``V`` and depends on ``X`` alone, whose own equation has no noise: Ito's and
+    Stratonovich's readings are then the same equation.
     """
-
-    lr: float
-    momentum: float
-    diffusion: Diffusion
-    batch_size: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_knobs(self.lr, self.momentum, self.diffusion, self.batch_size)
 
     @property
     def friction(self) -> float:
@@ -79,7 +57,7 @@ class LangevinEquation:
 
     def noise_strength(self, position: Array) -> Array | float:
         """Return ``sqrt(D(X) / (C l))``, the factor of ``dW``."""
-        return np.sqrt(evaluate_diffusion(self.diffusion, position) / (self.batch_size * self.lr))
+        return np.sqrt(self.local_diffusion(position) / (self.batch_size * self.lr))
 
 
 class Integrator(ABC):

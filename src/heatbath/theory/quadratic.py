@@ -127,7 +127,7 @@ def fluctuation_dissipation(
     lr, mu, spread = thermostat.lr, thermostat.momentum, thermostat.law.variance
     moments = _direction_moments(thermostat, curvatures, variances, curvatures)
     moments = moments * np.array([[1.0, lr], [lr, lr * lr]])
-    drift, shake, kick, kick_shake = _one_step(thermostat, lr * curvatures)
+    drift, shake, kick, kick_shake = one_step(thermostat, lr * curvatures)
     noise = lr * lr * thermostat.batch_variance * variances
 
     # The products of x' - x = -l D (row 0) and u' = -l b' (row 1).
@@ -221,8 +221,8 @@ def _denominator(thermostat: Thermostat) -> tuple[float, float]:
     return (linear - 4.0 * mu * mu) / scale, mu * (1.0 + 2.0 * mu) * (1.0 + spread) / scale
 
 
-def _one_step(thermostat: Thermostat, y: Array) -> tuple[Array, Array, Array, Array]:
-    """The mean map less the identity, what ``alpha - 1`` multiplies, and the same two for the kick, in ``(x, l v)``."""
+def one_step(thermostat: Thermostat, y: Array) -> tuple[Array, Array, Array, Array]:
+    """Return ``G``, ``H``, ``k`` and ``h`` of this module for curvatures ``y / l``: maps and kicks in ``(x, l v)``."""
     mu = thermostat.momentum
     memory, reach = (mu * mu, 1.0 + mu) if thermostat.nesterov else (mu, 1.0)
     drift, shake = np.zeros((2, *y.shape, 2, 2))
@@ -240,7 +240,7 @@ def _one_step(thermostat: Thermostat, y: Array) -> tuple[Array, Array, Array, Ar
 def _slowest_growth(thermostat: Thermostat, curvature: ArrayLike, moment: Moment) -> float:
     """The logarithm of `spectral_radius`, to which a rate counts that vanishes beside 1."""
     curvatures = _directions(curvature, 0.0)[0]
-    drift, shake, _, _ = _one_step(thermostat, thermostat.lr * curvatures)
+    drift, shake, _, _ = one_step(thermostat, thermostat.lr * curvatures)
     if _checked(moment) == "mean":
         generator = drift
     else:
@@ -257,20 +257,22 @@ def _kicks(kick: Array, kick_shake: Array, spread: float) -> Array:
 def _second_moment_generator(drift: Array, shake: Array, drift2: Array, shake2: Array, spread: float) -> Array:
     """The 4x4 matrices of ``M -> G M + M G2^T + G M G2^T + s2 H M H2^T`` on ``M`` read row by row."""
     one = np.eye(2)
-    return _kron(drift, one) + _kron(one, drift2) + _kron(drift, drift2) + spread * _kron(shake, shake2)
+    return kronecker(drift, one) + kronecker(one, drift2) + kronecker(drift, drift2) + spread * kronecker(shake, shake2)
 
 
-def _kron(left: Array, right: Array) -> Array:
+def kronecker(left: Array, right: Array) -> Array:
+    """Return the Kronecker products of two stacks of matrices."""
     product: Array = np.einsum("...ab,...cd->...acbd", left, right)
-    matrices: Array = product.reshape(*product.shape[:-4], 4, 4)
+    rows, columns = left.shape[-2] * right.shape[-2], left.shape[-1] * right.shape[-1]
+    matrices: Array = product.reshape(*product.shape[:-4], rows, columns)
     return matrices
 
 
 def _direction_moments(thermostat: Thermostat, curvatures: Array, covariance: Array, others: Array) -> Array:
     """The blocks ``[[<x x>, <x v>], [<v x>, <v v>]]`` of pairs of directions of the given curvatures."""
     lr, spread = thermostat.lr, thermostat.law.variance
-    drift, shake, kick, kick_shake = _one_step(thermostat, lr * curvatures)
-    drift2, shake2, _, _ = _one_step(thermostat, lr * others)
+    drift, shake, kick, kick_shake = one_step(thermostat, lr * curvatures)
+    drift2, shake2, _, _ = one_step(thermostat, lr * others)
     generator = _second_moment_generator(drift, shake, drift2, shake2, spread)
     # In (x, l v) all moments have a factor l, which is put in at the end: the square of a tiny rate would underflow.
     noise = (lr * thermostat.batch_variance) * covariance[..., None] * _kicks(kick, kick_shake, spread).ravel()

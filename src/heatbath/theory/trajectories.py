@@ -29,6 +29,45 @@ Diffusion: TypeAlias = float | Callable[[Array], Array]  # constant, or a functi
 
 
 @dataclass(frozen=True)
+class NoisyDescent:
+    """The knobs that the algorithm and the stochastic equation share, which set the noise and the friction.
+
+    Attributes:
+        lr: learning rate ``l``.
+        momentum: ``mu``, with ``0 <= mu < 1``.
+        diffusion: ``D``, the variance of a per-sample gradient in one direction: a number, or a function of the
+            positions, of their shape.
+        batch_size: ``C``.
+    """
+
+    lr: float
+    momentum: float
+    diffusion: Diffusion
+    batch_size: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.lr < np.inf:
+            raise ValueError(f"lr must be positive and finite, got {self.lr!r}")
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum must satisfy 0 <= momentum < 1, or there is no friction; got {self.momentum!r}")
+        if not callable(self.diffusion) and not 0.0 < self.diffusion < np.inf:
+            raise ValueError(
+                f"diffusion, the variance of a per-sample gradient, must be positive, got {self.diffusion!r}"
+            )
+        if not 0.0 < self.batch_size < np.inf:
+            raise ValueError(f"batch_size must be positive, got {self.batch_size!r}")
+
+    def local_diffusion(self, position: Array) -> Array | float:
+        """Return ``D`` at ``position``, and raise ``ValueError`` where a given function is negative."""
+        if not callable(self.diffusion):
+            return self.diffusion
+        local = np.asarray(self.diffusion(position))
+        if np.any(local < 0.0):
+            raise ValueError(f"diffusion must not be negative anywhere, got {np.min(local):.6g} at a visited position")
+        return local
+
+
+@dataclass(frozen=True)
 class Trajectories:
     """Snapshots: ``positions[i]`` and ``velocities[i]`` hold all trajectories at ``times[i]``."""
 
@@ -85,25 +124,3 @@ def run(process: Process, state: State, steps: Sequence[int], time_step: float) 
             positions.append(state.position)
             velocities.append(state.velocity)
     return Trajectories(time_step * np.array(wanted, dtype=np.float64), np.stack(positions), np.stack(velocities))
-
-
-def check_knobs(lr: float, momentum: float, diffusion: Diffusion, batch_size: float) -> None:
-    """Check the four numbers that set the noise and the friction, and raise ``ValueError`` for the first bad one."""
-    if not 0.0 < lr < np.inf:
-        raise ValueError(f"lr must be positive and finite, got {lr!r}")
-    if not 0.0 <= momentum < 1.0:
-        raise ValueError(f"momentum must satisfy 0 <= momentum < 1, or there is no friction; got {momentum!r}")
-    if not callable(diffusion) and not 0.0 < diffusion < np.inf:
-        raise ValueError(f"diffusion, the variance of a per-sample gradient, must be positive, got {diffusion!r}")
-    if not 0.0 < batch_size < np.inf:
-        raise ValueError(f"batch_size must be positive, got {batch_size!r}")
-
-
-def evaluate_diffusion(diffusion: Diffusion, position: Array) -> Array | float:
-    """Return ``D`` at ``position``, and raise ``ValueError`` where a given function is negative."""
-    if not callable(diffusion):
-        return diffusion
-    local = np.asarray(diffusion(position))
-    if np.any(local < 0.0):
-        raise ValueError(f"diffusion must not be negative anywhere, got {np.min(local):.6g} at a visited position")
-    return local

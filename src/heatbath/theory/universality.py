@@ -33,6 +33,7 @@ from scipy import integrate, optimize, special
 from heatbath.laws import Law, LogNormal
 from heatbath.theory.discrete import DiscreteSGD
 from heatbath.theory.landscapes import Array, Landscape
+from heatbath.theory.quadratic import kronecker, one_step
 
 
 def law_moment(law: Law, order: int) -> float:
@@ -94,17 +95,16 @@ def predict_kurtosis(sgd: DiscreteSGD, curvature: float) -> float:
     Raises:
         ValueError: the fourth moments have no stationary value at this rate.
     """
+    if callable(sgd.diffusion):
+        raise ValueError("diffusion must be a number: where it depends on the position, a step is not linear")
     alpha, weights = _law_nodes(sgd.law)
-    units = np.array([1.0, sgd.lr])
-    at_zero, kick_at_zero = sgd.linear_map(curvature, 0.0)
-    at_one, kick_at_one = sgd.linear_map(curvature, 1.0)
-    constant, slope = (units[:, None] * part / units for part in (at_zero, at_one - at_zero))
-    kick, kick_slope = units * kick_at_zero, units * (kick_at_one - kick_at_zero)
+    drift, slope, kick_at_one, kick_slope = one_step(sgd.knobs, np.array(sgd.lr * curvature))  # noise of any size
+    constant, kick = np.eye(2) + drift - slope, kick_at_one - kick_slope
     a = constant + alpha[:, None, None] * slope
     b = (kick + alpha[:, None] * kick_slope)[:, :, None]
 
     def average(*factors: Array) -> Array:
-        return np.asarray(np.einsum("n,nij->ij", weights, reduce(_kronecker, factors)))
+        return np.asarray(np.einsum("n,nij->ij", weights, reduce(kronecker, factors)))
 
     fourth = average(a, a, a, a)
     radius = float(np.max(np.abs(np.linalg.eigvals(fourth))))
@@ -122,13 +122,6 @@ def predict_kurtosis(sgd: DiscreteSGD, curvature: float) -> float:
     source = pairs + pairs.transpose(0, 2, 1, 3) + pairs.transpose(0, 2, 3, 1)
     k = np.linalg.solve(np.eye(16) - fourth, source.ravel())
     return float(k[0] / m[0, 0] ** 2)
-
-
-def _kronecker(left: Array, right: Array) -> Array:
-    """The Kronecker products of two stacks of matrices."""
-    count, rows, columns = left.shape
-    product = left[:, :, None, :, None] * right[:, None, :, None, :]
-    return product.reshape(count, rows * right.shape[1], columns * right.shape[2])
 
 
 def _average(function: Callable[[Array], Array], law: Law) -> float:
