@@ -82,9 +82,9 @@ def test_the_last_interval_of_the_equilibrium_ratio_is_seen_whole():
 
 def test_the_title_names_every_knob_that_matters(small):
     usual = small.settings
-    assert measurement._title(usual) == "mlp on mnist5k: lr 0.02, batch 50, momentum 0.9, uniform:0.8"
+    assert measurement.title(usual) == "mlp on mnist5k: lr 0.02, batch 50, momentum 0.9, uniform:0.8"
     other = {**usual, "nesterov": True, "coupling": "update", "weight_decay": 1e-3}
-    assert measurement._title(other).endswith("9, Nesterov, uniform:0.8, coupling update, weight decay 0.001")
+    assert measurement.title(other).endswith("9, Nesterov, uniform:0.8, coupling update, weight decay 0.001")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from heatbath.data.image_sets import DATASETS
 from heatbath.system.machine import choose_device
 from heatbath.tasks.registry import networks
 from heatbath.thermostat import Thermostat
+
+if TYPE_CHECKING:
+    from heatbath.studies.measurement import Measurement
 
 _HEADINGS = (
     *("after epoch", "accuracy", "|g|^2", "tr S1", "noise scale", "effective rank", "along g / mean"),
@@ -72,6 +75,12 @@ def measure_network(
     if as_json:
         write(json.dumps(measurement.describe(found), indent=2))
         return
+    _print_measurement(found, knobs)
+    for file in files:
+        console().print(f"wrote {file}")
+
+
+def _print_measurement(found: Measurement, knobs: Thermostat) -> None:
     rows = []
     for epoch, noise in found.noises.items():
         parts = noise.covariance_trace(knobs.law, knobs.batch_size, found.settings["dataset_size"])
@@ -88,7 +97,7 @@ def measure_network(
         )
     last = found.history[-1] if found.history else {}
     screen = console()
-    screen.print(f"{model} on {dataset}, noise of {found.settings['samples']} samples, {found.settings['device']}")
+    screen.print("{model} on {dataset}, noise of {samples} samples, {device}".format(**found.settings))
     print_table(_HEADINGS, rows, left=0)
     screen.print("\nalong g / mean: the noise along the gradient over that along an average direction, 1 if isotropic.")
     screen.print("dropped term: the share of s2 g g^T, which the paper leaves out, in the noise of a step.")
@@ -97,8 +106,6 @@ def measure_network(
             f"At the end: temperature {last['temperature']:.3g} from the noise, {last['kinetic_temperature']:.3g} from "
             f"the velocity; equilibrium ratio {_interval(last)}"
         )
-    for file in files:
-        screen.print(f"wrote {file}")
 
 
 def _interval(reading: dict[str, Any]) -> str:

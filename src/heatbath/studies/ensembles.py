@@ -18,7 +18,7 @@ from heatbath.theory.langevin import LangevinEquation
 from heatbath.theory.trajectories import Process, State, run, start
 from heatbath.thermostat import Thermostat
 
-Progress: TypeAlias = Callable[[float, str], None]
+OnFraction: TypeAlias = Callable[[float, str], None]
 """Called with the fraction done, from 0 to 1, and what is being done."""
 
 _FEW_SHARE = 0.1  # of the time of `follow_sgd`, for the paths of a few
@@ -105,7 +105,7 @@ def write_pictures(
     pictures: Mapping[str, Callable[[], Any]],
     animate: Callable[[Path, Callable[[int, int], None]], object],
     summary: Mapping[str, Any],
-    progress: Progress | None,
+    progress: OnFraction | None,
 ) -> list[Path]:
     """Write pictures, an animation and numbers into ``folder``, and return the files, which appear when all are whole.
 
@@ -129,19 +129,9 @@ def write_pictures(
     return write_together(folder, draw)
 
 
-def describe_knobs(knobs: Thermostat, diffusion: float, seed: int) -> dict[str, Any]:
-    """Return what was asked for, in plain types."""
-    return {
-        "lr": knobs.lr,
-        "batch_size": knobs.batch_size,
-        "momentum": knobs.momentum,
-        "nesterov": knobs.nesterov,
-        "law": str(knobs.law),
-        "coupling": knobs.coupling,
-        "dataset_size": knobs.dataset_size,
-        "diffusion": diffusion,
-        "seed": seed,
-    }
+def describe_knobs(knobs: Thermostat) -> dict[str, Any]:
+    """Return the knobs in plain types."""
+    return {**vars(knobs), "law": str(knobs.law)}
 
 
 def histogram_distance(share: Array, expected: Array, variance: Array) -> dict[str, float]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from heatbath.data.datasets import Dataset, epoch_order, load_dataset, permutati
 from heatbath.data.downloads import check_data_dir
 from heatbath.draws import Stream, check_integer
 from heatbath.optim.random_sgd import RandomSGD
+from heatbath.studies.ensembles import OnFraction, describe_knobs
 from heatbath.system.whole_files import write_together
 from heatbath.tasks.models import build_model
 from heatbath.tasks.registry import check_images
@@ -24,9 +25,6 @@ from heatbath.thermometry.logs import Reading
 from heatbath.thermometry.noise import GradientNoise, measure_noise
 from heatbath.thermometry.thermometer import Thermometer
 from heatbath.thermostat import Thermostat
-
-Progress: TypeAlias = Callable[[float, str], None]
-"""Called with the fraction done, from 0 to 1, and what is being done."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +57,7 @@ def measure_training(
     seed: int = 0,
     device: str = "cpu",
     data_dir: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    progress: OnFraction | None = None,
 ) -> Measurement:
     """Train, and return the gradient noise at some epochs and the thermometer's readings in between.
 
@@ -113,21 +111,13 @@ def measure_training(
     accuracies = [_accuracy(network, data)]
     for epoch in range(epochs + 1):
         if epoch:
-            for x, y in _batches(data, knobs.batch_size, epoch, seed):
-                optimizer.zero_grad()
-                thermometer.observe(nn.functional.cross_entropy, x, y)
-                loss = nn.functional.cross_entropy(network(x), y)
-                if not torch.isfinite(loss):
-                    raise ValueError(f"the loss is {loss.item()} in epoch {epoch}: lr = {knobs.lr:g} is too large")
-                loss.backward()
-                optimizer.step()
+            _train(network, optimizer, thermometer, _batches(data, knobs.batch_size, epoch, seed), epoch)
             accuracies.append(_accuracy(network, data))
         if epoch in wanted:
             report(epoch / (epochs + 1), "gradient noise")
             noises[epoch] = measure_noise(network, nn.functional.cross_entropy, *subset, seed=seed)
         report((epoch + 1) / (epochs + 1), "training")
-    settings = {name: getattr(knobs, name) for name in ("lr", "batch_size", "momentum", "nesterov", "coupling")}
-    settings |= {"law": str(knobs.law), "model": model, "dataset": dataset, "epochs": epochs, "seed": seed}
+    settings = {**describe_knobs(knobs), "model": model, "dataset": dataset, "epochs": epochs, "seed": seed}
     settings |= {"weight_decay": weight_decay, "samples": len(chosen), "dataset_size": dataset_size, "device": device}
     return Measurement(noises, thermometer.history, accuracies, settings)
 
@@ -141,7 +131,7 @@ def write_measurement(measurement: Measurement, folder: str | Path) -> list[Path
         spectra={epoch: noise.spectrum for epoch, noise in m.noises.items()},
         layer_traces={epoch: noise.layer_traces for epoch, noise in m.noises.items()},
         history=m.history,
-        title=_title(m.settings),
+        title=title(m.settings),
     )
 
     def draw(pending: Path) -> None:
@@ -176,8 +166,8 @@ def describe(measurement: Measurement) -> dict[str, Any]:
     }
 
 
-def _title(settings: dict[str, Any]) -> str:
-    """The knobs of a run, those left out that change nothing."""
+def title(settings: dict[str, Any]) -> str:
+    """Return the knobs of a run as one line, without those that change nothing."""
     parts = [f"lr {settings['lr']:g}", f"batch {settings['batch_size']}", f"momentum {settings['momentum']:g}"]
     parts += ["Nesterov"] if settings["nesterov"] else []
     parts += [settings["law"]] + (["coupling update"] if settings["coupling"] == "update" else [])
@@ -187,6 +177,24 @@ def _title(settings: dict[str, Any]) -> str:
 
 def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _train(
+    network: nn.Module,
+    optimizer: RandomSGD,
+    thermometer: Thermometer,
+    batches: Iterator[tuple[Tensor, Tensor]],
+    epoch: int,
+) -> None:
+    for x, y in batches:
+        optimizer.zero_grad()
+        thermometer.observe(nn.functional.cross_entropy, x, y)
+        loss = nn.functional.cross_entropy(network(x), y)
+        if not torch.isfinite(loss):
+            rate = optimizer.param_groups[0]["lr"]
+            raise ValueError(f"the loss is {loss.item()} in epoch {epoch}: lr = {rate:g} is too large")
+        loss.backward()
+        optimizer.step()
 
 
 def _batches(data: Dataset, size: int, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from heatbath.studies.ensembles import (
-    Progress,
+    OnFraction,
     algorithm_and_equation,
     check_counts,
     describe_knobs,
@@ -27,8 +27,9 @@ from heatbath.studies.ensembles import (
     write_pictures,
 )
 from heatbath.theory.landscapes import Array, Landscape, Rosenbrock, parse_landscape
-from heatbath.theory.langevin import langevin_process
+from heatbath.theory.langevin import LangevinEquation, langevin_process
 from heatbath.theory.plane import PlaneMesh, boltzmann_density, plane_moments, suggest_plane
+from heatbath.theory.trajectories import State
 from heatbath.theory.trajectories import start as start_state
 from heatbath.thermostat import Thermostat
 
@@ -77,7 +78,7 @@ def simulate_plane(
     frames: int = 40,
     trajectories: int = 20_000,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: OnFraction | None = None,
 ) -> PlaneSimulation:
     """Return trajectories of SGD and of its equation from one start, side by side.
 
@@ -116,16 +117,8 @@ def simulate_plane(
     boltzmann = None if mesh is None else boltzmann_density(landscape, temperature, mesh)
 
     centre = _start(landscape, temperature) if start is None else np.asarray(start, dtype=np.float64)
-    width, speed = math.sqrt(temperature / landscape.stiffness), math.sqrt(equation.theta)
     # The two kinds share nothing, not even their first positions, so that what differs between them is sampling alone.
-    first, other_first = (
-        start_state(
-            landscape,
-            centre + 0.5 * width * generator.standard_normal((trajectories, 2)),
-            0.5 * speed * generator.standard_normal((trajectories, 2)),
-        )
-        for generator in (np.random.default_rng([seed, kind]) for kind in (1, 2))
-    )
+    first, other_first = (_cloud(landscape, equation, centre, trajectories, [seed, kind]) for kind in (1, 2))
     at = frame_steps(steps, frames)
     paths, of_sgd = follow_sgd(
         sgd, landscape, first, at.tolist(), 3, seed, lambda done: report(0.6 * done, "trajectories of SGD")
@@ -140,7 +133,7 @@ def simulate_plane(
     )
     summary = {
         "landscape": str(landscape),
-        "knobs": describe_knobs(knobs, diffusion, seed),
+        "knobs": {**describe_knobs(knobs), "diffusion": diffusion, "seed": seed},
         "temperature": temperature,
         "law_factor": knobs.law_factor,
         "velocity_variance": equation.theta,
@@ -155,7 +148,7 @@ def simulate_plane(
 
 
 def write_plane_simulation(
-    simulation: PlaneSimulation, folder: str | Path, progress: Progress | None = None
+    simulation: PlaneSimulation, folder: str | Path, progress: OnFraction | None = None
 ) -> list[Path]:
     """Write the pictures, the animation and the numbers into ``folder``, and return the files.
 
@@ -212,6 +205,14 @@ def _start(landscape: Landscape, temperature: float) -> Array:
     while way < 1e12 and float(landscape.value(minimum + 1.05 * way * direction)) <= ceiling:
         way *= 1.05
     return np.asarray(minimum + way * direction)
+
+
+def _cloud(landscape: Landscape, equation: LangevinEquation, centre: Array, count: int, seed: Sequence[int]) -> State:
+    """Positions and velocities of half the thermal widths."""
+    generator = np.random.default_rng(seed)
+    width, speed = math.sqrt(equation.temperature / landscape.stiffness), math.sqrt(equation.theta)
+    positions = centre + 0.5 * width * generator.standard_normal((count, 2))
+    return start_state(landscape, positions, 0.5 * speed * generator.standard_normal((count, 2)))
 
 
 def _compare(

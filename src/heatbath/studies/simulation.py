@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from heatbath.studies.ensembles import (
-    Progress,
+    OnFraction,
     algorithm_and_equation,
     check_counts,
     describe_knobs,
@@ -83,7 +83,7 @@ def simulate(
     trajectories: int = 20_000,
     cells: tuple[int, int] | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: OnFraction | None = None,
 ) -> Simulation:
     """Return the density and the trajectories of SGD from one start, side by side.
 
@@ -150,7 +150,7 @@ def simulate(
     )
 
 
-def write_simulation(simulation: Simulation, folder: str | Path, progress: Progress | None = None) -> list[Path]:
+def write_simulation(simulation: Simulation, folder: str | Path, progress: OnFraction | None = None) -> list[Path]:
     """Write the pictures, the animation and the numbers into ``folder``, and return the files.
 
     ``density.png``, ``density.gif``, ``trajectories.png``, ``marginal.png`` and ``summary.json`` appear when all are
@@ -256,7 +256,7 @@ def _summarise(
     variance = expected * np.maximum(1.0 - expected, 0.0) / positions.shape[1]
     return {
         "landscape": str(solver.landscape),
-        "knobs": describe_knobs(knobs, diffusion, seed),
+        "knobs": {**describe_knobs(knobs), "diffusion": diffusion, "seed": seed},
         "temperature": equation.temperature,
         "law_factor": knobs.law_factor,
         "velocity_variance": equation.theta,
