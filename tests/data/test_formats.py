@@ -179,7 +179,7 @@ def test_hostile_archive_is_refused(tmp_path, member):
 
 
 def test_archive_cannot_expand_without_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "_LARGEST_ARCHIVE", 1_000_000)
+    monkeypatch.setattr(formats, "LARGEST_ARCHIVE", 1_000_000)
     path = archive(tmp_path / "a.tar.gz", header("filler", size=2_000_000), ("d/one", b"1"))
     with pytest.raises(DataError, match="too large"):
         read_archive(path, {"d/one": 9}, BATCH)

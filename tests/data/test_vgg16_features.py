@@ -35,7 +35,7 @@ def features(monkeypatch):
     )
     generator = torch.Generator().manual_seed(0)
     made = {name: torch.randn(shape, generator=generator) for name, shape in feature_shapes().items()}
-    monkeypatch.setattr(vgg16_features, "_HALF_PRECISION_SHA256", half_precision_digest(made))
+    monkeypatch.setattr(vgg16_features, "HALF_PRECISION_SHA256", half_precision_digest(made))
     return made
 
 

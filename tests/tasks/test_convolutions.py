@@ -37,7 +37,7 @@ def _seed():
 @pytest.mark.parametrize("padding", [0, 1])
 def test_bias_and_relu_belong_to_the_convolution(padding, compiled):
     def ours(images, weight, bias):
-        return convolutions._convolve_relu(images, weight, bias, padding)
+        return convolutions.convolve_relu(images, weight, bias, padding)
 
     arguments = [part.requires_grad_() for part in (tensor(3, 8, 6, 8), tensor(5, 8, 3, 3), tensor(5))]
     ours = torch.compile(ours, dynamic=False) if compiled else ours
@@ -46,7 +46,7 @@ def test_bias_and_relu_belong_to_the_convolution(padding, compiled):
 
 def test_the_operator_keeps_the_contract_of_torch():
     arguments = [part.requires_grad_() for part in (tensor(2, 8, 4, 4), tensor(5, 8, 3, 3), tensor(5))]
-    torch.library.opcheck(convolutions._convolve_relu, (*arguments, 1))
+    torch.library.opcheck(convolutions.convolve_relu, (*arguments, 1))
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 
 CIFAR_RECORD = 1 + 3 * 32 * 32
-_LARGEST_ARCHIVE = 512 * 2**20
+LARGEST_ARCHIVE = 512 * 2**20  # bytes, unpacked
 
 
 class DataError(ValueError):
@@ -134,7 +134,7 @@ def read_archive(path: Path, wanted: Mapping[str, int], known: KnownFile) -> dic
     """
     found: dict[str, bytes] = {}
     try:
-        with gzip.open(path) as file, tarfile.open(fileobj=_Bounded(file, _LARGEST_ARCHIVE), mode="r|") as archive:  # type: ignore[call-overload]
+        with gzip.open(path) as file, tarfile.open(fileobj=_Bounded(file, LARGEST_ARCHIVE), mode="r|") as archive:  # type: ignore[call-overload]
             for member in archive:
                 name = PurePosixPath(member.name)
                 plain = member.isdir() or (member.isreg() and not member.issparse())

@@ -30,7 +30,7 @@ REMOTE = RemoteFile(
     "397923af8e79cdbb6a7127f12361acd7a2f83e06b05044ddf496e83de57a5bf0",
 )
 _NPZ_NAMES = ("vgg16_features_imagenet.npz", "vgg16_features_imagenet_fp16.npz")
-_HALF_PRECISION_SHA256 = "276056d9eb30d53ec8d16dde5778bf66648dfc9595d706594d666d749a24bd66"
+HALF_PRECISION_SHA256 = "276056d9eb30d53ec8d16dde5778bf66648dfc9595d706594d666d749a24bd66"
 
 
 def load_vgg16_features(
@@ -88,8 +88,8 @@ def read_vgg16_features(path: Path) -> dict[str, Tensor]:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     except DataError as error:
         raise DataError(f"{path} is damaged: {error}; delete it and get {REMOTE.urls[0]}") from None
-    if half_precision_digest(features) != _HALF_PRECISION_SHA256 and not _is_original(path):
-        expected = f"weights whose half-precision SHA-256 is {_HALF_PRECISION_SHA256}"
+    if half_precision_digest(features) != HALF_PRECISION_SHA256 and not _is_original(path):
+        expected = f"weights whose half-precision SHA-256 is {HALF_PRECISION_SHA256}"
         cause = "it does not hold VGG16's ImageNet weights"
         raise DataError(f"{path} is damaged: {cause}; expected {expected}; delete it and get {REMOTE.urls[0]}")
     return features

@@ -23,14 +23,15 @@ _FEW = 4  # channels, up to which a convolution is a product with patches
 
 
 @torch.library.custom_op("heatbath::convolve_relu", mutates_args=())
-def _convolve_relu(images: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+def convolve_relu(images: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+    """Return ``relu(conv2d(images, weight, bias))``, on a GPU as one kernel."""
     if images.is_cuda:
         values: Tensor = torch.cudnn_convolution_relu(images, weight, bias, (1, 1), (padding, padding), (1, 1), 1)
         return values
     return functional.conv2d(images, weight, bias, padding=padding).relu_()
 
 
-@_convolve_relu.register_fake
+@convolve_relu.register_fake
 def _(images: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
     return functional.conv2d(images, weight, bias, padding=padding)
 
@@ -59,7 +60,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor, No
     return into_images, into_weight, grad.sum((0, 2, 3)), None
 
 
-_convolve_relu.register_autograd(_backward, setup_context=_remember)
+convolve_relu.register_autograd(_backward, setup_context=_remember)
 
 
 class _PoolReLU(torch.autograd.Function):
@@ -113,7 +114,7 @@ def fused_layer(images: Tensor, weight: Tensor, bias: Tensor, padding: int, pool
         images, weight, padding = *patches(images, weight, padding), 0
     if pool and even and torch.compiler.is_compiling():  # which makes one pass of the many that `pool_relu` has
         return pool_relu(functional.conv2d(images, weight, padding=padding), bias)
-    values: Tensor = _convolve_relu(images, weight, bias, padding)
+    values: Tensor = convolve_relu(images, weight, bias, padding)
     return functional.max_pool2d(values, 2) if pool else values
 
 
