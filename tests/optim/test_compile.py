@@ -59,7 +59,7 @@ def test_compiled_step_draws_afresh_without_recompiling(rule):
         graphs.append(counters["stats"]["unique_graphs"])
         backward(twin, eager, k)
         eager.step()
-        assert float(optimizer.param_groups[0]["rate"]) == float(eager.param_groups[0]["rate"])
+        assert float(optimizer.param_groups[0]["multiplier"]) == float(eager.param_groups[0]["multiplier"])
     torch.testing.assert_close(weights(model), weights(twin), rtol=1e-13, atol=1e-13)
     # The first step, which has no velocity yet, has a graph of its own, as in torch.optim.SGD.
     assert graphs[0] >= 1

@@ -87,7 +87,7 @@ def test_a_captured_step_draws_afresh_at_each_replay(rule, flags):
     for k in range(3, 20):
         x.copy_(batch(k, "cuda"))
         graph.replay()
-        rates.append(optimizer.param_groups[0]["rate"].item())
+        rates.append(optimizer.param_groups[0]["multiplier"].item())
     train(twin, eager, 20, "cuda")
     law = RULES[rule].get("law", hb.Uniform(1.0))
     np.testing.assert_allclose(rates, hb.draw(law, 21, 3, 17), rtol=1e-13)
@@ -97,7 +97,7 @@ def test_a_captured_step_draws_afresh_at_each_replay(rule, flags):
     resumed_model, resumed = make("cuda", **RULES[rule], **flags)
     resumed.load_state_dict(optimizer.state_dict())
     train(resumed_model, resumed, 1, "cuda")
-    assert float(resumed.param_groups[0]["rate"]) == pytest.approx(hb.draw(law, 21, 20, 1)[0], rel=1e-13)
+    assert float(resumed.param_groups[0]["multiplier"]) == pytest.approx(hb.draw(law, 21, 20, 1)[0], rel=1e-13)
 
 
 @pytest.mark.parametrize("flags", [{}, {"foreach": False}, {"fused": True}, {"capturable": True}], ids=str)
@@ -170,5 +170,7 @@ def test_compiled_step_on_the_gpu(rule):
             step()
         graphs.append(counters["stats"]["unique_graphs"])
     torch.testing.assert_close(weights(model), weights(twin), rtol=1e-4, atol=1e-5)
-    assert float(optimizer.param_groups[0]["rate"]) == pytest.approx(float(eager.param_groups[0]["rate"]), rel=1e-13)
+    assert float(optimizer.param_groups[0]["multiplier"]) == pytest.approx(
+        float(eager.param_groups[0]["multiplier"]), rel=1e-13
+    )
     assert graphs[3:] == [graphs[3]] * 7

@@ -62,7 +62,7 @@ def train(parallel, rank, size):
         optimizer.zero_grad()
         parallel(batch(k, rank, size)).pow(2).mean().backward()
         optimizer.step()
-        rates.append(optimizer.param_groups[0]["rate"])
+        rates.append(optimizer.param_groups[0]["multiplier"])
     weights = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in parallel.parameters()]
     return {"rates": rates, "weights": [w.detach() for w in weights]}
 

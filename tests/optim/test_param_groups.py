@@ -23,7 +23,7 @@ def test_groups_have_their_own_settings_and_equal_seeds_share_draws():
     gradients = make_gradients([a, b, c], 5)
     starts = [p.detach().numpy().copy() for p in (a, b, c)]
     walk(optimizer, [a, b, c], gradients)
-    rates = [group["rate"] for group in optimizer.param_groups]
+    rates = [group["multiplier"] for group in optimizer.param_groups]
     assert rates[0] == rates[2] == hb.draw(hb.Uniform(1.0), 2, 4, 1)[0]
     assert rates[1] == hb.draw(hb.TwoPoint(0.5), 9, 4, 1)[0]
     settings = [
@@ -45,7 +45,7 @@ def test_add_param_group_joins_the_draws_where_the_others_are():
     walk(optimizer, [a], make_gradients([a], 3))
     optimizer.add_param_group({"params": [b], "seed": 5})
     walk(optimizer, [a, b], make_gradients([a, b], 2))
-    assert [group["rate"] for group in optimizer.param_groups] == [
+    assert [group["multiplier"] for group in optimizer.param_groups] == [
         hb.draw(hb.Uniform(1.0), 2, 4, 1)[0],
         hb.draw(hb.Uniform(1.0), 5, 4, 1)[0],
     ]
@@ -69,7 +69,7 @@ def test_law_and_seed_may_be_changed_in_the_group():
     walk(optimizer, parameters, gradients[:2])
     optimizer.param_groups[0].update(law=hb.TwoPoint(0.5), seed=6)
     walk(optimizer, parameters, gradients[2:3])
-    assert optimizer.param_groups[0]["rate"] == hb.draw(hb.TwoPoint(0.5), 6, 2, 1)[0]
+    assert optimizer.param_groups[0]["multiplier"] == hb.draw(hb.TwoPoint(0.5), 6, 2, 1)[0]
     optimizer.param_groups[0]["law"] = "uniform:7"
     with pytest.raises(ValueError, match="delta"):
         walk(optimizer, parameters, gradients[3:])

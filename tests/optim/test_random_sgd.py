@@ -87,11 +87,11 @@ def test_rate_is_the_draw_and_lr_is_left_alone():
     parameters = make_parameters()
     optimizer = hb.RandomSGD(parameters, 0.1, law=hb.LogNormal(0.5), seed=12)
     group = optimizer.param_groups[0]
-    assert group["rate"] == 1.0
+    assert group["multiplier"] == 1.0
     seen = []
     for row in make_gradients(parameters, 8):
         walk(optimizer, parameters, [row])
-        seen.append(group["rate"])
+        seen.append(group["multiplier"])
         assert group["lr"] == 0.1
     assert seen == hb.draw(hb.LogNormal(0.5), 12, 0, 8).tolist()
 
@@ -281,8 +281,8 @@ def test_hooks_fire_around_the_step():
     parameters = make_parameters()
     optimizer = hb.RandomSGD(parameters, 0.1, seed=2)
     rates = []
-    optimizer.register_step_pre_hook(lambda o, args, kwargs: rates.append(("before", o.param_groups[0]["rate"])))
-    optimizer.register_step_post_hook(lambda o, args, kwargs: rates.append(("after", o.param_groups[0]["rate"])))
+    optimizer.register_step_pre_hook(lambda o, args, kwargs: rates.append(("before", o.param_groups[0]["multiplier"])))
+    optimizer.register_step_post_hook(lambda o, args, kwargs: rates.append(("after", o.param_groups[0]["multiplier"])))
     walk(optimizer, parameters, make_gradients(parameters, 2))
     first, second = hb.draw(hb.Uniform(1.0), 2, 0, 2)
     assert rates == [("before", 1.0), ("after", first), ("before", first), ("after", second)]

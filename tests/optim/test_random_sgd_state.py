@@ -30,14 +30,14 @@ def test_resume_is_bit_identical_from_every_step(implementation, rule, coupling)
     for row in gradients:
         checkpoints.append(([p.detach().clone() for p in parameters], saved(whole)))
         walk(whole, parameters, [row])
-    final_rate = whole.param_groups[0]["rate"]
+    final_rate = whole.param_groups[0]["multiplier"]
     for k, (weights, state) in enumerate(checkpoints):
         fresh = [nn.Parameter(weight) for weight in weights]
         resumed = build(fresh)
         resumed.load_state_dict(state)
         walk(resumed, fresh, gradients[k:])
         assert all(torch.equal(a, b) for a, b in zip(fresh, parameters, strict=True))
-        assert resumed.param_groups[0]["rate"] == final_rate
+        assert resumed.param_groups[0]["multiplier"] == final_rate
 
 
 def test_resume_in_a_fresh_process(tmp_path):
@@ -75,7 +75,7 @@ def test_state_dict_holds_only_integers_and_text_of_the_randomness():
     walk(optimizer, parameters, make_gradients(parameters, 4))
     group = optimizer.state_dict()["param_groups"][0]
     assert (group["law"], group["seed"], group["step"]) == ("lognormal:0.5", 3, 4)
-    assert group["rate"] is None
+    assert group["multiplier"] is None
     assert group.keys() == optimizer.param_groups[0].keys()
     assert json.loads(json.dumps(group)) == group
     assert set(optimizer.state_dict()["state"][0]) == {"momentum_buffer"}
@@ -92,7 +92,7 @@ def test_loads_the_state_of_torch_sgd():
     assert (group["lr"], group["momentum"], group["law"], group["seed"]) == (0.1, 0.9, hb.TwoPoint(0.5), 7)
     torch.testing.assert_close(optimizer.velocity(ours[0]), sgd.state[theirs[0]]["momentum_buffer"])
     walk(optimizer, ours, gradients[:1])
-    assert group["rate"] == hb.draw(hb.TwoPoint(0.5), 7, 0, 1)[0]
+    assert group["multiplier"] == hb.draw(hb.TwoPoint(0.5), 7, 0, 1)[0]
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_copies_go_on_alone(copier, capturable):
     walk(optimizer, parameters, gradients[:5])
     twin = copier(optimizer)
     twin_parameters = twin.param_groups[0]["params"]
-    assert twin.param_groups[0]["rate"] == optimizer.param_groups[0]["rate"]
+    assert twin.param_groups[0]["multiplier"] == optimizer.param_groups[0]["multiplier"]
     walk(optimizer, parameters, gradients[5:])
     walk(twin, twin_parameters, gradients[5:])
     assert torch.equal(flat(parameters), flat(twin_parameters))
-    assert twin.param_groups[0]["rate"] == optimizer.param_groups[0]["rate"]
+    assert twin.param_groups[0]["multiplier"] == optimizer.param_groups[0]["multiplier"]
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -157,7 +157,7 @@ def test_checkpoints_by_torch_distributed(momentum, flatten):
     resumed = hb.RandomSGD(model.parameters(), 0.1, **settings)
     checkpoint.set_optimizer_state_dict(model, resumed, copy.deepcopy(state), options=options)
     assert resumed.param_groups[0]["step"] == 4
-    assert resumed.param_groups[0]["rate"] == optimizer.param_groups[0]["rate"]
+    assert resumed.param_groups[0]["multiplier"] == optimizer.param_groups[0]["multiplier"]
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is")  # it is not initialized: one process, as we want
@@ -228,7 +228,7 @@ def test_a_checkpoint_by_torch_distributed_consumes_no_draw_and_moves_nothing(ru
             model(torch.ones(1, 3).double()).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-            assert float(group["rate"]) == hb.draw(hb.Uniform(1.0), 3, k, 1)[0]
+            assert float(group["multiplier"]) == hb.draw(hb.Uniform(1.0), 3, k, 1)[0]
         return flat(model.parameters())
 
     torch.testing.assert_close(train(True), train(False), rtol=1e-14, atol=1e-14)
@@ -252,3 +252,16 @@ def test_groups_that_a_wrapper_saves_as_they_are_can_be_loaded(law, tmp_path):
     again = hb.RandomSGD([nn.Parameter(torch.zeros(2))], 0.5, law=law)
     again.load_state_dict({"state": {}, "param_groups": [group]})
     assert again.param_groups[0]["lr"] == 0.1
+
+
+def test_loads_the_name_that_the_multiplier_had_before():
+    parameters = make_parameters()
+    optimizer = hb.RandomSGD(parameters, 0.1, momentum=0.9, seed=3)
+    walk(optimizer, parameters, make_gradients(parameters, 4))
+    state = optimizer.state_dict()
+    for group in state["param_groups"]:
+        group["rate"] = group.pop("multiplier")
+    resumed = hb.RandomSGD(parameters, 0.1, momentum=0.9, seed=3)
+    resumed.load_state_dict(state)
+    assert resumed.param_groups[0]["multiplier"] == optimizer.param_groups[0]["multiplier"]
+    assert resumed.state_dict()["param_groups"][0].keys() == optimizer.state_dict()["param_groups"][0].keys()

@@ -41,7 +41,7 @@ def test_on_sgd_it_is_random_sgd(coupling, nesterov):
     for row in gradients(parameters, 12):
         walk(optimizer, parameters, [row])
         walk(ours, twins, [row])
-        assert handle.rate == ours.param_groups[0]["rate"]
+        assert handle.rate == ours.param_groups[0]["multiplier"]
     for p, twin in zip(parameters, twins, strict=True):
         torch.testing.assert_close(p, twin)
     assert optimizer.param_groups[0]["lr"] == 0.1

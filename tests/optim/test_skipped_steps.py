@@ -30,7 +30,7 @@ def test_a_step_that_the_grad_scaler_skips_consumes_no_draw(fused, nesterov):
         if k in skipped:
             assert torch.equal(flat(parameters), before)
         else:
-            seen.append(optimizer.param_groups[0]["rate"])
+            seen.append(optimizer.param_groups[0]["multiplier"])
             walk(plain, twins, [row])
             torch.testing.assert_close(flat(parameters), flat(twins), rtol=1e-6, atol=1e-6)
     assert seen == hb.draw(hb.Uniform(1.0), 3, 0, 6).tolist()

@@ -72,4 +72,4 @@ def test_a_warm_up_step_at_rate_zero_counts():
     optimizer = hb.RandomSGD(parameters, 0.0, momentum=0.9, seed=2)
     walk(optimizer, parameters, make_gradients(parameters, 3))
     assert optimizer.state_dict()["param_groups"][0]["step"] == 3
-    assert optimizer.param_groups[0]["rate"] == hb.draw(hb.Uniform(1.0), 2, 2, 1)[0]
+    assert optimizer.param_groups[0]["multiplier"] == hb.draw(hb.Uniform(1.0), 2, 2, 1)[0]

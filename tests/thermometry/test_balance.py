@@ -42,7 +42,7 @@ def test_telescoped_dissipation_is_the_mean_over_all_steps(coupling, law, settin
         g = (-g if settings.get("maximize") else g) + settings.get("weight_decay", 0.0) * x
         optimizer.step()
         after = nn.utils.parameters_to_vector(model.parameters()).detach()
-        push = g * optimizer.param_groups[0]["rate"] * (1 - tau if v is not None else 1)
+        push = g * optimizer.param_groups[0]["multiplier"] * (1 - tau if v is not None else 1)
         v = push if v is None else mu * v + push
         direction = (x - after) / lr
         dissipations.append((x @ push).item() / (1 - tau))

@@ -17,7 +17,7 @@ from heatbath.data.datasets import Dataset, epoch_orders
 from heatbath.draws import Stream, orbits
 from heatbath.engine import split_bf16
 from heatbath.engine.linear_step import linear_coefficients, linear_sgd
-from heatbath.optim.kernels import random_sgd
+from heatbath.optim.kernels import SETTINGS, random_sgd
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
 from heatbath.tasks.stacked_networks import Dropout, StackedNetwork
@@ -142,9 +142,9 @@ class ReplicaGroup:
             if gain != 1.0:
                 grad.mul_(gain)
         buffers = self._velocities if self._knobs[0]["momentum"] else []
-        rate = float(self._factors[0][at])
+        multiplier, settings = float(self._factors[0][at]), {key: self._knobs[0][key] for key in SETTINGS}
         with torch.no_grad():
-            self._unit = random_sgd(self._params, grads, buffers, self._unit, rate, self._knobs[0])
+            self._unit = random_sgd(self._params, grads, buffers, multiplier=multiplier, unit=self._unit, **settings)
 
     def step_together(self, at: Tensor) -> None:
         """Take step ``at``, a tensor of shape (1,) that a CUDA graph reads anew, with all replicas."""

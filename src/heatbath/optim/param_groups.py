@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from heatbath.draws import Multipliers, check_integer, uniform
+from heatbath.draws import Multipliers, check_integer
 from heatbath.laws import Constant, check_coupling, parse_law
 
 
@@ -47,8 +46,9 @@ def check_settings(group: dict[str, Any]) -> None:
 def prepare_group(group: dict[str, Any], step: int) -> None:
     """Make the group's settings what the step expects, ``step`` steps into its draws."""
     law, seed = parse_law(group["law"]), check_integer("seed", group["seed"])
-    rate = Multipliers(law, seed).at(step - 1) if step and type(law) is not Constant else 1.0
-    group.update(law=law, seed=seed, step=step, rate=rate)
+    multiplier = Multipliers(law, seed).at(step - 1) if step and type(law) is not Constant else 1.0
+    group.update(law=law, seed=seed, step=step, multiplier=multiplier)
+    group.pop("rate", None)  # what the multiplier was called in older state dicts
     for key in ("lr", "momentum", "dampening", "weight_decay"):
         if not isinstance(group[key], (int, float, Tensor)):
             group[key] = float(group[key])  # a NumPy number could be saved but not loaded with weights_only
@@ -74,30 +74,3 @@ def refuse_other_draws(theirs: Mapping[str, Any], ours: Mapping[str, Any], owner
                 f"the state dict has {key}={saved!r}{place}, this {owner} has {key}={own!r}: they must be equal, or "
                 f"the run would go on with other draws; build the {owner} with the saved {key}"
             )
-
-
-def draw_on_device(group: dict[str, Any], found_inf: Tensor | None) -> float | Tensor:
-    """Draw by integer arithmetic on the group's device, from a counter that lives there and advances itself.
-
-    It stands still where ``found_inf`` is 1. The tensor is filled anew each time; a constant law has the number 1.
-    """
-    device = group["params"][0].device
-    counter, rate = group["step"], group["rate"]
-    if not isinstance(counter, Tensor) or counter.device != device or not isinstance(rate, Tensor):
-        refuse_capture(device)
-        group["step"] = counter = torch.tensor(int(counter), device=device)
-        group["rate"] = rate = torch.ones((), dtype=torch.float64, device=device)
-    constant = type(group["law"]) is Constant
-    if not constant:
-        rate.copy_(group["law"].quantile(uniform(group["seed"], 0, counter)))
-    counter.add_(1 if found_inf is None else (found_inf == 0).reshape(()).to(device))
-    return 1.0 if constant else rate
-
-
-def refuse_capture(device: torch.device) -> None:
-    """Raise if a CUDA graph is being captured, by a step that has something to make first."""
-    # The compiler must not see the question: it would break its graph over it.
-    if device.type == "cuda" and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            "take one step before the capture: the draws and the velocities are not there to be captured yet"
-        )

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.optim.optimizer import (
     Optimizer,
     ParamsT,
@@ -20,14 +21,9 @@ from torch.optim.optimizer import (
 
 from heatbath.draws import Multipliers
 from heatbath.laws import COUPLINGS, Arcsine, Constant, Exponential, Law, LogNormal, TwoPoint, Uniform
-from heatbath.optim.kernels import capturable_sgd, random_sgd
-from heatbath.optim.param_groups import (
-    adopt_group,
-    check_settings,
-    draw_on_device,
-    prepare_group,
-    refuse_capture,
-)
+from heatbath.optim.capturable import capturable_sgd, draw_on_device, refuse_capture
+from heatbath.optim.kernels import SETTINGS, random_sgd
+from heatbath.optim.param_groups import adopt_group, check_settings, prepare_group
 from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
 
 __all__ = ["RandomSGD"]
@@ -51,8 +47,8 @@ class RandomSGD(torch.optim.SGD):
     function of the seed and the step alone, so that ranks agree without a message and a resumed run goes on as if it
     had never stopped. Groups with equal law and seed share their draws.
 
-    Each group holds, beside torch's own settings, ``law``, ``coupling``, ``seed``, and ``rate``: the multiplier of
-    the last step (1 before the first). ``lr`` belongs to the schedulers and is never written here.
+    Each group holds, beside torch's own settings, ``law``, ``coupling``, ``seed``, and ``multiplier``: that of the
+    last step (1 before the first). ``lr`` belongs to the schedulers and is never written here.
 
     Args:
         params: parameters, named parameters or groups of them; a group may override any setting below.
@@ -68,7 +64,7 @@ class RandomSGD(torch.optim.SGD):
         foreach: use PyTorch's multi-tensor kernels; None decides as `torch.optim.SGD` does.
         fused: use PyTorch's fused kernel.
         capturable: draw on the device, so that a captured CUDA graph draws afresh at each replay. Take one step
-            before the capture when there is momentum. ``rate`` is then a tensor.
+            before the capture when there is momentum. ``multiplier`` is then a tensor.
         differentiable: let autograd see the step.
 
     A step that `torch.amp.GradScaler` skips consumes no draw: after ``k`` steps that moved the weights the next
@@ -147,24 +143,24 @@ class RandomSGD(torch.optim.SGD):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if torch.compiler.is_compiling():
-            rates = self._draw_outside_graph()  # before the groups are looked at: their `rate` is no constant
-            for group, rate in zip(self.param_groups, rates, strict=False):
-                self._step_in_graph(group, rate)
+        if is_compiling():
+            drawn = self._draw_outside_graph()  # before the groups are looked at: their `multiplier` is no constant
+            for group, multiplier in zip(self.param_groups, drawn, strict=False):
+                self._step_in_graph(group, multiplier)
             return loss
         if not self.state and self._rehearse():
             return loss
-        if self._is_skipped():
+        if "found_inf" in self.__dict__ and self._is_skipped():
             return loss
         for index, group in enumerate(self.param_groups):
-            rate = self._draw(index, group)
-            if isinstance(rate, Tensor):
-                self._step_in_graph(group, rate)
+            multiplier = self._draw(index, group)
+            if isinstance(multiplier, Tensor):
+                self._step_in_graph(group, multiplier)
             else:
-                self._step_eagerly(group, rate, self._in_half[index])
+                self._step_eagerly(group, multiplier, self._in_half[index])
         return loss
 
-    def _step_eagerly(self, group: dict[str, Any], rate: float, in_half: bool) -> None:
+    def _step_eagerly(self, group: dict[str, Any], multiplier: float, in_half: bool) -> None:
         params: list[Tensor] = []
         grads: list[Tensor] = []
         buffers: list[Tensor] = []
@@ -194,36 +190,63 @@ class RandomSGD(torch.optim.SGD):
             unit = 1.0
         if group["fused"] and not self._checked_for_fused:
             self._check_for_fused(params + fresh)
-        grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        scaling = self.__dict__  # where a GradScaler puts its two tensors; getattr takes longer if they are not there
         # Also with nothing to step: the unit follows the draws alone, so that ranks with other parts of a group agree.
         after = random_sgd(
-            params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale, found_inf, moves_unit
+            params,
+            grads,
+            buffers,
+            has_sparse_grad,
+            group["foreach"],
+            group["fused"],
+            scaling.get("grad_scale"),
+            scaling.get("found_inf"),
+            multiplier=multiplier,
+            unit=unit,
+            coupling=group["coupling"],
+            lr=group["lr"],
+            momentum=group["momentum"],
+            dampening=group["dampening"],
+            nesterov=group["nesterov"],
+            weight_decay=group["weight_decay"],
+            maximize=group["maximize"],
+            moves_unit=moves_unit,
         )
-        if fresh:
-            if group["capturable"]:
-                refuse_capture(fresh[0].device)
-            started: list[Any] = [None] * len(fresh)
-            grads = [p.grad for p in fresh if p.grad is not None]
-            random_sgd(fresh, grads, started, None, rate, group, has_sparse_grad, grad_scale, found_inf)
-            for p, buffer in zip(fresh, started, strict=True):
-                self.state[p]["momentum_buffer"] = buffer if after == 1.0 else buffer.div_(after)
         group["buffer_scale"] = after
+        if fresh:
+            self._start(group, fresh, multiplier, has_sparse_grad)
 
-    def _step_in_graph(self, group: dict[str, Any], rate: float | Tensor) -> None:
-        grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+    def _start(self, group: dict[str, Any], params: list[Tensor], multiplier: float, has_sparse_grad: bool) -> None:
+        """Take the first step of some parameters, which have no velocity yet."""
+        if group["capturable"]:
+            refuse_capture(params[0].device)
+        buffers: list[Any] = [None] * len(params)
+        grads = [p.grad for p in params if p.grad is not None]
+        settings = self._kernel_settings(group, has_sparse_grad)
+        random_sgd(params, grads, buffers, multiplier=multiplier, unit=None, **settings)
+        unit = group["buffer_scale"]
+        for p, buffer in zip(params, buffers, strict=True):
+            self.state[p]["momentum_buffer"] = buffer if unit == 1.0 else buffer.div_(unit)
+
+    def _step_in_graph(self, group: dict[str, Any], multiplier: float | Tensor) -> None:
         params: list[Tensor] = []
         grads: list[Tensor] = []
         buffers: list[Tensor | None] = []
         has_sparse_grad = self._init_group(group, params, grads, buffers)
-        if not isinstance(rate, Tensor):  # a constant law
-            unit = None if any(b is None for b in buffers) else 1.0
-            random_sgd(params, grads, buffers, unit, rate, group, has_sparse_grad, grad_scale, found_inf)
-        else:
-            if any(b is None for b in buffers):
+        settings = self._kernel_settings(group, has_sparse_grad)
+        has_fresh = any(b is None for b in buffers)
+        if not isinstance(multiplier, Tensor):  # a constant law
+            random_sgd(params, grads, buffers, multiplier=multiplier, unit=None if has_fresh else 1.0, **settings)
+        elif params:
+            if has_fresh:
                 refuse_capture(params[0].device)
-            capturable_sgd(params, grads, buffers, rate, group, has_sparse_grad, grad_scale, found_inf)
+            capturable_sgd(params, grads, buffers, multiplier=multiplier, **settings)
         for p, buffer in zip(params, buffers, strict=False):
             self.state[p]["momentum_buffer"] = buffer
+
+    def _kernel_settings(self, group: dict[str, Any], has_sparse_grad: bool) -> dict[str, Any]:
+        scaling = {name: getattr(self, name, None) for name in ("grad_scale", "found_inf")}
+        return {key: group[key] for key in SETTINGS} | scaling | {"has_sparse_grad": has_sparse_grad}
 
     def velocity(self, parameter: Tensor) -> Tensor | None:
         """Return a copy of the velocity of ``parameter``, in PyTorch's sign; None before its first step with momentum.
@@ -244,7 +267,9 @@ class RandomSGD(torch.optim.SGD):
         for packed in state_dict["param_groups"]:
             if "law" in packed:
                 packed.update(law=str(packed["law"]), step=int(packed["step"]))
-                packed["rate"] = None  # it follows from the rest; but saved and live groups must have the same keys
+                packed["multiplier"] = (
+                    None  # it follows from the rest; but saved and live groups must have the same keys
+                )
         return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -310,23 +335,23 @@ class RandomSGD(torch.optim.SGD):
         alpha = 1.0 if type(law) is Constant else walker.at(step)
         if not as_tensor:
             group["step"] = step + 1
-            group["rate"] = alpha
+            group["multiplier"] = alpha
             return alpha
         self._unscale_buffers(group)
         group["step"] = counter.fill_(step + 1) if isinstance(counter, Tensor) else torch.tensor(step + 1)
         if type(law) is Constant:
             return alpha
-        if not isinstance(group["rate"], Tensor):
+        if not isinstance(group["multiplier"], Tensor):
             device = group["params"][0].device if group["params"] else None
-            group["rate"] = torch.empty((), dtype=torch.float64, device=device)
-        rate: Tensor = group["rate"].fill_(alpha)
-        return rate
+            group["multiplier"] = torch.empty((), dtype=torch.float64, device=device)
+        multiplier: Tensor = group["multiplier"].fill_(alpha)
+        return multiplier
 
     @outside_graphs
     def _draw_outside_graph(self) -> list[float | Tensor]:
         """Draw on the host while the step around it is compiled: the graph sees a tensor, never a new constant.
 
-        A rehearsal ends here, with no rates for the graph to go on with.
+        A rehearsal ends here, with no multipliers for the graph to go on with.
         """
         if not self.state and self._rehearse():
             return []
@@ -335,12 +360,12 @@ class RandomSGD(torch.optim.SGD):
         for p in moving:
             self.state.setdefault(p, {})  # here, not while the tracer looks on, who may have to start again
         with torch.no_grad():
-            rates = [self._draw(index, group, as_tensor=True) for index, group in groups]
+            drawn = [self._draw(index, group, as_tensor=True) for index, group in groups]
             if self._is_skipped():
                 for _, group in groups:  # the kernels will do nothing
                     if not group["capturable"]:
                         group["step"] -= 1
-        return rates
+        return drawn
 
     def _is_skipped(self) -> bool:
         """Whether a `torch.amp.GradScaler` has found the gradients of this step to overflow: a read of the device.

@@ -114,7 +114,7 @@ def read_knobs(optimizer: Optimizer, index: int, law: Law | None = None) -> Knob
     randomizer = getattr(optimizer, "_randomizer", None)
     coupling, rate, is_multiplied = "update", 1.0, False
     if "law" in group and group["law"].variance > 0.0:  # a constant one leaves the draws to others
-        law, coupling, rate = group["law"], group["coupling"], group["rate"]
+        law, coupling, rate = group["law"], group["coupling"], group["multiplier"]
     elif randomizer is not None:
         law, coupling, rate = randomizer.law, randomizer.coupling, randomizer.rate
         is_multiplied = coupling == "gradient"
