@@ -1,19 +1,15 @@
-"""`heatbath data`: what is found where; and how other commands get what they need."""
+"""`heatbath data`: what is found where."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from heatbath.cli.progress import Display, display
+from heatbath.cli.downloads import download
+from heatbath.cli.progress import display
 from heatbath.cli.screens import check_data_dir, folder_option, write
-
-if TYPE_CHECKING:
-    from heatbath.runs.configs import RunConfig
-
 
 _FETCHED = ("mnist", "cifar10", "vgg16")
 
@@ -34,39 +30,7 @@ def list_data(
 
     if get:
         with display() as shown:
-            _download({*get} - {"vgg16"}, "vgg16" in get, data_dir, shown)
+            download({*get} - {"vgg16"}, "vgg16" in get, data_dir, shown)
     for status in find_datasets(data_dir):
         fetch = f"; or 'heatbath data --get {status.name}'" if status.advice and status.name in _FETCHED else ""
         write(f"{status.name:<8} {status.state:<9} {status.advice or status.location}{fetch}")
-
-
-def download_data(configs: Iterable[RunConfig], data_dir: Path | None, shown: Display) -> None:
-    """Fetch what runs need and is nowhere to be found, telling how far that is.
-
-    Raises:
-        DataError: something cannot be fetched; the message says how to get it.
-    """
-    configs = list(configs)
-    names = {config.dataset for config in configs} - {"mnist5k"}
-    _download(names, any(config.weights for config in configs), data_dir, shown)
-
-
-def _download(names: Collection[str], features: bool, data_dir: Path | None, shown: Display) -> None:
-    from heatbath.data.catalogue import load_arrays, locate
-
-    shown.show(None, ("looking for the data",))
-    for name in sorted(names):
-        if locate(name, data_dir) is None:
-            load_arrays(name, data_dir, download=True, progress=_follow_download(shown))
-    if features:
-        from heatbath.data.vgg16_features import find_vgg16_features, load_vgg16_features
-
-        if find_vgg16_features(data_dir) is None:
-            load_vgg16_features(data_dir=data_dir, progress=_follow_download(shown))
-
-
-def _follow_download(shown: Display) -> Callable[[str, int, int], None]:
-    def follow(name: str, here: int, size: int) -> None:
-        shown.show(here / size, (f"downloading {name}", f"{here / 1e6:.1f} of {size / 1e6:.1f} MB"))
-
-    return follow

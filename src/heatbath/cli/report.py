@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -14,11 +13,10 @@ from heatbath.cli.screens import check_folder, console, folder_option, terminal_
 from heatbath.cli.summaries import name_some
 from heatbath.cli.verdicts import print_verdicts
 from heatbath.runs.records import Record
+from heatbath.runs.sources import read_records
 
 if TYPE_CHECKING:
     from heatbath.paper import Experiment, Scale
-
-_EXPORTS = (".jsonl", ".jsonl.gz")
 
 
 def rebuild_report(
@@ -35,27 +33,28 @@ def rebuild_report(
     out: Annotated[Path, folder_option("--out", "The folder for the report and its pictures.")] = Path("out"),
 ) -> None:
     """Draw every figure, judge every claim and write the page from results that are there; nothing is trained."""
-    from heatbath.paper import SCALES, find_experiments, reproduction
+    from heatbath.paper import SCALES, calculations, find_experiments, reproduction
     from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
 
     if scale is not None and scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
     check_folder(out, "--out")
-    said: list[str] = []
     with display(log=False) as shown:
         shown.show(None, ("reading the records",))
-        known = {record.run: record for record in read_records(source, said.append)}
+        records, differing = read_records(source)
+        said = [_tell_differing(file, runs) for file, runs in differing.items()]
+        known = {record.run: record for record in records}
         folder = source if source.is_dir() else source.parent
         chosen = cast("Scale", scale or _largest_scale(known, source))
         experiments = [experiment for experiment in find_experiments() if experiment.exists(chosen)]
         left_out = [experiment.name for experiment in find_experiments() if not experiment.exists(chosen)]
-        calculations = [calculation for experiment in experiments for calculation in experiment.calculations(chosen)]
-        results = reproduction.cached_results(calculations, folder)
+        asked = [calculation for experiment in experiments for calculation in experiment.calculations(chosen)]
+        results = calculations.cached_results(asked, folder)
         if scale is not None:
             _check_scale(chosen, known, results, source)
-        said += [f"{file} is damaged, and counts as missing" for file in reproduction.damaged_results(folder)]
+        said += [f"{file} is damaged, and counts as missing" for file in calculations.damaged_results(folder)]
         shown.show(None, ("drawing",))
-        figures, page = reproduction.draw(experiments, known, chosen, seeds, results, out, left_out)
+        figures, page = reproduction.report_on(experiments, known, chosen, seeds, results, out, left_out)
     empty = {e.name for e in experiments if not e.has_results(known, chosen, seeds, results)}
     verdicts = [(f.name, verdict) for f in figures if f.name not in empty for verdict in f.verdicts]
     if verdicts:
@@ -75,48 +74,9 @@ def rebuild_report(
     console().print(f"\nThe report, at the scale {chosen}: {page}")  # a path stays whole
 
 
-def read_records(source: Path, say: Callable[[str], None] | None = None) -> list[Record]:
-    """Return the records of a store, an exported file, or a folder of such files; of several of a run the best.
-
-    Args:
-        source: the store, file or folder.
-        say: called where files disagree about a run, with which of the equally good ones was taken.
-
-    Raises:
-        OSError: there is nothing of the kind.
-        ValueError: a file is damaged or something else.
-    """
-    from heatbath.runs.store import Store
-
-    if not source.exists():
-        raise FileNotFoundError(f"there is no '{source}'; name a store or a file of 'heatbath runs export'")
-    if not source.is_dir():
-        return _read_files([source], say)
-    if (source / Store.FILE).exists():
-        with Store(source, read_only=True) as results:
-            return results.records()
-    files = exported_files(source)
-    if not files:
-        raise FileNotFoundError(f"there is no store in {source}, nor a .jsonl or .jsonl.gz file of 'runs export'")
-    return _read_files(files, say)
-
-
-def exported_files(folder: Path) -> list[Path]:
-    """Return the files of 'runs export' in a folder."""
-    return sorted(file for file in folder.iterdir() if file.name.endswith(_EXPORTS))
-
-
-def _read_files(files: Iterable[Path], say: Callable[[str], None] | None) -> list[Record]:
-    """Merged in a store of their own, which knows what is better than what."""
-    from heatbath.runs.store import Store
-
-    with tempfile.TemporaryDirectory(prefix="heatbath-") as folder, Store(folder) as results:
-        for file in files:
-            differing = results.merge(file).differing
-            if differing and say is not None:
-                runs = f"{len(differing)} run{'s' * (len(differing) != 1)}: {name_some(differing)}"
-                say(f"{file} has other numbers than were read before, and taken, of {runs}")
-        return results.records()
+def _tell_differing(file: Path, runs: Sequence[str]) -> str:
+    some = f"{len(runs)} run{'s' * (len(runs) != 1)}: {name_some(runs)}"
+    return f"{file} has other numbers than were read before, and taken, of {some}"
 
 
 def _largest_scale(known: Mapping[str, Record], source: Path) -> str:

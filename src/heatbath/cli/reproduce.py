@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from heatbath.cli.data import download_data
+from heatbath.cli.downloads import download_data
 from heatbath.cli.errors import resumable
 from heatbath.cli.progress import display
-from heatbath.cli.report import exported_files
 from heatbath.cli.screens import check_data_dir, check_folder, console, folder_option, print_table
 from heatbath.cli.training import (
     DataOption,
@@ -23,6 +22,7 @@ from heatbath.cli.training import (
     unfinished,
 )
 from heatbath.cli.verdicts import print_verdicts
+from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
 
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 
-from heatbath.cli.report import exported_files
 from heatbath.cli.screens import check_folder, console, either, folder_option, print_table, terminal_width, warn, write
 from heatbath.cli.summaries import SHORTEST, cell, describe_settings, name_some, print_groups, title, varying
 from heatbath.cli.training import (
@@ -32,6 +31,7 @@ from heatbath.runs import export, rows
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.protocols import parse_protocol
 from heatbath.runs.records import EPOCH_FIELDS, STATUSES, TAIL, Record
+from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
 from heatbath.tasks.registry import networks
 
@@ -189,7 +189,7 @@ def merge_stores(
     if not create and not (store / Store.FILE).exists():
         raise FileNotFoundError(f"there is no store in {store}; name one with --store, or add --create to make it")
     check_folder(store, "--store")
-    from heatbath.paper.reproduction import copy_results, damaged_results
+    from heatbath.paper.calculations import copy_results, damaged_results
 
     for other in others:  # all of them before the first is taken over
         _check_source(other)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from heatbath.cli.data import download_data
+from heatbath.cli.downloads import download_data
 from heatbath.cli.errors import resumable
 from heatbath.cli.progress import Display, display, follow_training
 from heatbath.cli.screens import check_data_dir, check_folder, folder_option

@@ -48,5 +48,5 @@ def print_verdicts(verdicts: Iterable[tuple[str, Verdict]]) -> None:
 
 def _numbers(verdict: Verdict) -> str:
     """Our numbers without the margin and the p-value, which the report has."""
-    numbers = verdict.detail.partition("; margin")[0].rstrip(".")
+    numbers = str(verdict.evidence)
     return numbers[:1].upper() + numbers[1:]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import NormalDist
 from typing import Literal
 
-from heatbath.paper.groups import Found, Group, Quantity
-from heatbath.stats.verdicts import Claim, Evidence, Factor, Judgeable
+from heatbath.paper.groups import FigureRuns, Group
+from heatbath.paper.quantities import Quantity
+from heatbath.stats.evidence import Evidence
+from heatbath.stats.verdicts import Claim, Factor, Judgeable
 from heatbath.tasks.registry import Margin
 
 # Seeds of a group, from which on runs are compared by seed. A pair has the weights and the order of the images in
@@ -31,10 +33,14 @@ class Not:
         """That of the claim."""
         return self.claim.margin
 
-    def weigh(self, error: float, power: float) -> Evidence | str:
+    def weigh(self, error: float) -> Evidence:
         """Return the evidence with its sides changed."""
-        found = self.claim.weigh(error, power)
-        return found if isinstance(found, str) else found._replace(p_if_false=found[1], p_if_true=found[0])
+        found = self.claim.weigh(error)
+        return replace(found, p_if_false=found.p_if_true, p_if_true=found.p_if_false)
+
+    def seeds_needed(self, error: float, power: float) -> int | None:
+        """Return those of the claim."""
+        return self.claim.seeds_needed(error, power)
 
 
 @dataclass(frozen=True)
@@ -57,77 +63,56 @@ class Every:
         """That of the parts."""
         return max((part.margin for part in self.parts.values()), default=0.0)
 
-    def weigh(self, error: float, power: float) -> Evidence | str:
+    def weigh(self, error: float) -> Evidence:
         """Return the evidence, with the numbers of the part that decides."""
-        found: dict[str, Evidence] = {}
-        for name, part in self.parts.items():
-            evidence = part.weigh(error, power)
-            if isinstance(evidence, str):
-                return f"{name}: {evidence}"
-            found[name] = evidence
+        found = {name: part.weigh(error) for name, part in self.parts.items()}
+        for name, evidence in found.items():
+            if evidence.interval is None:
+                return replace(evidence, part=name, parts=len(found))
         if not found:
-            return "There is nothing to compare"
+            return Evidence(obstacle="empty")
         # Bootstrap p-values have a least value, which several parts may share: then the lowest interval is the weakest.
-        weakest = max(found, key=lambda n: (found[n].p_if_false, -found[n].p_if_true, -found[n].interval.low))
+        weakest = max(found, key=lambda name: _weakness(found[name]))
         against = min(1.0, len(found) * min(evidence.p_if_true for evidence in found.values()))
-        numbers = f"the hardest of {len(found)} comparisons, {weakest}: {found[weakest].numbers}"
-        return Evidence(
-            found[weakest].p_if_false,
-            against,
-            found[weakest].interval,
-            numbers if len(found) > 1 else f"{weakest}: {found[weakest].numbers}",
-            self._seeds(found, error, power),
-        )
+        return replace(found[weakest], p_if_true=against, part=weakest, parts=len(found))
 
-    def _seeds(self, found: Mapping[str, Evidence], error: float, power: float) -> int | None:
-        """How many seeds would settle it: against it, if the data speak against a part, else for all of them."""
+    def seeds_needed(self, error: float, power: float) -> int | None:
+        """Return how many seeds settle it: against it, if the data speak against a part, else for all of them."""
+        found = {name: part.weigh(error) for name, part in self.parts.items()}
+        if not found or any(evidence.interval is None for evidence in found.values()):
+            return None
         failing = [name for name, evidence in found.items() if evidence.p_if_true < evidence.p_if_false]
+        stricter = error / len(found)
         if failing:
-            stricter = [self.parts[name].weigh(error / len(found), power) for name in failing]
-            known = [one.seeds_needed for one in stricter if not isinstance(one, str) and one.seeds_needed is not None]
-            return min(known, default=None)
-        needed = [evidence.seeds_needed for evidence in found.values() if evidence.seeds_needed is not None]
+            against = [self.parts[name].seeds_needed(stricter, power) for name in failing]
+            return min((seeds for seeds in against if seeds is not None), default=None)
+        each = [part.seeds_needed(error, power) for part in self.parts.values()]
+        needed = [seeds for seeds in each if seeds is not None]
         return _jointly(needed, error, power) if len(needed) == len(found) else None
 
 
-@dataclass(frozen=True)
-class Near:
-    """That the mean of a group is a given number, to a margin; a one-sample t test on either side.
+def near(statement: str, values: Sequence[float], target: float, margin: float, *, per_seed: bool = True) -> Judgeable:
+    """Return the claim that the mean of a group is a given number, to a margin; a one-sample t test on either side.
 
     It trusts the values to be about normally distributed, more than a comparison of two groups does: see `judge`.
 
-    Attributes:
+    Args:
+        statement: the claim in one sentence.
+        values: of the group.
+        target: the number.
+        margin: by how much the mean may differ.
         per_seed: whether there is a value for each seed of a training, so that more seeds could settle the claim.
     """
-
-    statement: str
-    values: Sequence[float]
-    target: float
-    margin: float
-    per_seed: bool = True
-
-    def weigh(self, error: float, power: float) -> Evidence | str:
-        """Return the evidence."""
-        found = _against_number("equal", self.statement, self.values, self.target, self.margin, error, power)
-        return found if isinstance(found, str) or self.per_seed else found._replace(seeds_needed=None)
+    return _AgainstNumber(Claim(statement, "equal", values, (target, target), margin), per_seed)
 
 
-@dataclass(frozen=True)
-class Above:
-    """That the mean of a group is above a given number; a one-sample t test."""
-
-    statement: str
-    values: Sequence[float]
-    target: float
-    margin: float = 0.0
-
-    def weigh(self, error: float, power: float) -> Evidence | str:
-        """Return the evidence."""
-        return _against_number("greater", self.statement, self.values, self.target, self.margin, error, power)
+def above(statement: str, values: Sequence[float], target: float) -> Judgeable:
+    """Return the claim that the mean of a group is above a given number; a one-sample t test."""
+    return _AgainstNumber(Claim(statement, "greater", values, (target, target)))
 
 
 def equal(
-    found: Found,
+    found: FigureRuns,
     statement: str,
     a: Group,
     b: Group,
@@ -139,18 +124,20 @@ def equal(
     return _compare(found, "equal", statement, (a, quantity), (b, of_b or quantity), margin)
 
 
-def greater(found: Found, statement: str, a: Group, b: Group, quantity: Quantity, margin: float = 0.0) -> Judgeable:
+def greater(
+    found: FigureRuns, statement: str, a: Group, b: Group, quantity: Quantity, margin: float = 0.0
+) -> Judgeable:
     """Return the claim that the first group exceeds the second in a quantity by more than the margin."""
     return _compare(found, "greater", statement, (a, quantity), (b, quantity), margin)
 
 
-def not_worse(found: Found, statement: str, a: Group, b: Group, quantity: Quantity, margin: float) -> Judgeable:
+def not_worse(found: FigureRuns, statement: str, a: Group, b: Group, quantity: Quantity, margin: float) -> Judgeable:
     """Return the claim that the first group does not fall short of the second by the margin."""
     return greater(found, statement, a, b, quantity, Factor(1.0 / margin) if isinstance(margin, Factor) else -margin)
 
 
 def all_equal(
-    found: Found, statement: str, groups: Sequence[Group], quantities: Quantity | Sequence[Quantity], margin: float
+    found: FigureRuns, statement: str, groups: Sequence[Group], quantities: Quantity | Sequence[Quantity], margin: float
 ) -> Every:
     """Return the claim that each two of the groups agree to a margin, in one quantity or several."""
     several = (quantities,) if isinstance(quantities, Quantity) else quantities
@@ -181,7 +168,7 @@ def accuracy_margin(group: Group) -> float:
 
 
 def _compare(
-    found: Found,
+    found: FigureRuns,
     kind: Literal["equal", "greater"],
     statement: str,
     a: tuple[Group, Quantity],
@@ -196,11 +183,10 @@ def _compare(
 
 
 @dataclass(frozen=True)
-class _FewSeeds:
-    """A claim on groups of fewer than `PAIRED_FROM` seeds; if it needs as many, they will be compared by seed."""
+class _Wrapped:
+    """A claim that is read in another way."""
 
     claim: Claim
-    by_seed: Claim
 
     @property
     def statement(self) -> str:
@@ -210,14 +196,41 @@ class _FewSeeds:
     def margin(self) -> float:
         return self.claim.margin
 
-    def weigh(self, error: float, power: float) -> Evidence | str:
-        found = self.claim.weigh(error, power)
-        if isinstance(found, str) or found.seeds_needed is None or found.seeds_needed < PAIRED_FROM:
-            return found
-        later = self.by_seed.weigh(error, power)
-        if isinstance(later, str) or later.seeds_needed is None:
-            return found
-        return found._replace(seeds_needed=max(PAIRED_FROM, later.seeds_needed))
+    def weigh(self, error: float) -> Evidence:
+        return self.claim.weigh(error)
+
+
+@dataclass(frozen=True)
+class _FewSeeds(_Wrapped):
+    """A claim on groups of fewer than `PAIRED_FROM` seeds; if it needs as many, they will be compared by seed."""
+
+    by_seed: Claim
+
+    def seeds_needed(self, error: float, power: float) -> int | None:
+        needed = self.claim.seeds_needed(error, power)
+        if needed is None or needed < PAIRED_FROM:
+            return needed
+        later = self.by_seed.seeds_needed(error, power)
+        return needed if later is None else max(PAIRED_FROM, later)
+
+
+@dataclass(frozen=True)
+class _AgainstNumber(_Wrapped):
+    """A claim on a group and a number: a one-sample test, which is Welch's against a group without spread."""
+
+    per_seed: bool = True
+
+    def weigh(self, error: float) -> Evidence:
+        found = self.claim.weigh(error)
+        return replace(found, sizes=(found.sizes[0], 0))
+
+    def seeds_needed(self, error: float, power: float) -> int | None:
+        return self.claim.seeds_needed(error, power) if self.per_seed else None
+
+
+def _weakness(evidence: Evidence) -> tuple[float, float, float]:
+    low = -math.inf if evidence.interval is None else evidence.interval.low
+    return evidence.p_if_false, -evidence.p_if_true, -low
 
 
 def _jointly(needed: Sequence[int], error: float, power: float) -> int:
@@ -237,23 +250,3 @@ def _jointly(needed: Sequence[int], error: float, power: float) -> int:
 
 def _margin(group: Group) -> Margin:
     return group.config.network.margins[group.config.dataset]
-
-
-def _against_number(
-    kind: Literal["equal", "greater"],
-    statement: str,
-    values: Sequence[float],
-    target: float,
-    margin: float,
-    error: float,
-    power: float,
-) -> Evidence | str:
-    """The evidence of a one-sample test, which is Welch's against a group without spread."""
-    if len(values) == 0:
-        return "nothing to compare yet: n = 0"
-    found = Claim(statement, kind, [*values], (target, target), margin).weigh(error, power)
-    if isinstance(found, str):
-        return found
-    mean = math.fsum(values) / len(values)
-    numbers = f"{mean:.5g} (n = {len(values)}) against {target:.5g}, difference {found.interval}"
-    return found._replace(numbers=numbers)

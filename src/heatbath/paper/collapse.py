@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 
 from heatbath.paper.claims import Every
-from heatbath.paper.experiments import Drawing, Experiment
-from heatbath.paper.groups import BEST_TEST, FINAL_TEST, RANDOM, Found, Group, Quantity, Scale, perceptron
+from heatbath.paper.experiments import Experiment
+from heatbath.paper.groups import RANDOM, FigureRuns, Group, Scale, perceptron
+from heatbath.paper.quantities import BEST_TEST, FINAL_TEST, Quantity
 from heatbath.report.panels import Panel, Series
 from heatbath.stats.order import OrderClaim, explained_by_chance, explained_by_order, rank_correlation
-from heatbath.stats.verdicts import Judgeable, judge
+from heatbath.stats.verdicts import Judgeable
 
-Values = Sequence[float]
+Values = tuple[float, ...]
 
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 2, "paper": 20}
 EPOCHS: dict[Scale, int] = {"smoke": 2, "laptop": 15, "paper": 180}
@@ -32,6 +34,7 @@ _STATISTIC = (
     "the share of the variance between groups of runs that the best curve with at most one turn over a knob explains "
     "(heatbath.stats.order), corrected for the noise of the seeds, with a bootstrap interval over the seeds"
 )
+_QUANTITIES = (FINAL_TEST, BEST_TEST)
 EXPLAINED = 0.9  # of the variance, for T to decide a run
 _SHUFFLES, _RESAMPLES = 100, 600
 _KNOBS: dict[str, Callable[[Group], float]] = {
@@ -62,42 +65,46 @@ def _groups(scale: Scale) -> Sequence[Group]:
     ]
 
 
-def _draw(found: Found) -> Drawing:
-    groups = [group for group in found.groups if found.runs(group)]
-    knobs = {name: [knob(group) for group in groups] for name, knob in _KNOBS.items()}
-    series: dict[str, list[Series]] = {name: [] for name in knobs}
-    notes: dict[str, list[str]] = {name: [] for name in knobs}
-    claims: list[Judgeable] = []
-    for colour, quantity in enumerate((FINAL_TEST, BEST_TEST)):
-        values = [found.values(group, quantity) for group in groups]
-        means = tuple(float(np.mean(group)) for group in values)
-        chances = {name: _chance(knob, values) for name, knob in knobs.items()}
-        claims += _claims(quantity, knobs, values, chances)
-        for name, knob in knobs.items():
-            series[name].append(Series(quantity.title, tuple(knob), means, style="points", colour=colour))
-            halves = _halves(knob, values) if name == "T" else ""
-            notes[name].append(f"{quantity.title.capitalize()}: {_note(name, knob, values, chances[name])}{halves}")
-    panels = [
-        Panel(
-            f"Over {name}", _LABELS[name], "test accuracy", tuple(series[name]), x_log=True, note=" ".join(notes[name])
-        )
-        for name in knobs
-    ]
-    return Drawing(panels, judge(claims))
-
-
-def _claims(
-    quantity: Quantity, knobs: Mapping[str, Sequence[float]], values: Sequence[Values], chances: Mapping[str, float]
-) -> list[Judgeable]:
+def _claims(found: FigureRuns) -> list[Judgeable]:
     """That T decides, and that it leads each knob by more than its larger number of values is worth."""
-    decides = f"The temperature decides the {quantity.name}: it explains more than {EXPLAINED:g} of the variance"
-    beats = f"The temperature orders runs by {quantity.name} better than any knob alone"
-    leads: dict[str, Judgeable] = {
-        f"T against {name}": _order_claim(beats, knobs["T"], knob, values, chances["T"] - chances[name])
-        for name, knob in knobs.items()
-        if name != "T"
-    }
-    return [_order_claim(decides, knobs["T"], None, values, EXPLAINED), Every(beats, leads)]
+    claims: list[Judgeable] = []
+    knobs = _knobs(found)
+    for quantity in _QUANTITIES:
+        values = _values(found, quantity)
+        decides = f"The temperature decides the {quantity.name}: it explains more than {EXPLAINED:g} of the variance"
+        beats = f"The temperature orders runs by {quantity.name} better than any knob alone"
+        by_chance = {name: _chance(knob, values) for name, knob in knobs.items()}
+        leads: dict[str, Judgeable] = {
+            f"T against {name}": _order_claim(beats, knobs["T"], knob, values, by_chance["T"] - by_chance[name])
+            for name, knob in knobs.items()
+            if name != "T"
+        }
+        claims += [_order_claim(decides, knobs["T"], None, values, EXPLAINED), Every(beats, leads)]
+    return claims
+
+
+def _panels(found: FigureRuns) -> list[Panel]:
+    panels = []
+    for name, knob in _knobs(found).items():
+        series, notes = [], []
+        for colour, quantity in enumerate(_QUANTITIES):
+            values = _values(found, quantity)
+            means = tuple(float(np.mean(group)) for group in values)
+            series.append(Series(quantity.title, knob, means, style="points", colour=colour))
+            halves = _halves(knob, values) if name == "T" else ""
+            notes.append(f"{quantity.title.capitalize()}: {_note(name, knob, values)}{halves}")
+        note = " ".join(notes)
+        panels.append(Panel(f"Over {name}", _LABELS[name], "test accuracy", tuple(series), x_log=True, note=note))
+    return panels
+
+
+def _knobs(found: FigureRuns) -> dict[str, tuple[float, ...]]:
+    """The values of each knob, of the groups that have runs."""
+    return {name: tuple(knob(group) for group in found.groups if found.runs(group)) for name, knob in _KNOBS.items()}
+
+
+def _values(found: FigureRuns, quantity: Quantity) -> tuple[Values, ...]:
+    return tuple(tuple(found.values(group, quantity)) for group in found.groups if found.runs(group))
 
 
 def _order_claim(
@@ -106,7 +113,8 @@ def _order_claim(
     return OrderClaim(statement, x, other, values, margin, resamples=_RESAMPLES)
 
 
-def _chance(knob: Sequence[float], values: Sequence[Values]) -> float:
+@cache  # as the claims and the notes of the panels both tell it
+def _chance(knob: tuple[float, ...], values: tuple[Values, ...]) -> float:
     return explained_by_chance(knob, values, shuffles=_SHUFFLES) if _tell(values) else 0.0
 
 
@@ -115,12 +123,12 @@ def _tell(values: Sequence[Values]) -> bool:
     return len(values) >= 5 and min(map(len, values)) > 1
 
 
-def _note(name: str, knob: Sequence[float], values: Sequence[Values], chance: float) -> str:
+def _note(name: str, knob: tuple[float, ...], values: tuple[Values, ...]) -> str:
     if not _tell(values):
         return "too few runs for a collapse statistic."
     share = explained_by_order(knob, values, resamples=_RESAMPLES)
     ranks = rank_correlation(knob, values, resamples=_RESAMPLES)
-    text = f"{name} explains {share} of the variance between groups, where chance would {chance:.2f}."
+    text = f"{name} explains {share} of the variance between groups, where chance would {_chance(knob, values):.2f}."
     return f"{text} Rank correlation {ranks}."
 
 
@@ -139,9 +147,9 @@ def _halves(temperatures: Sequence[float], values: Sequence[Values]) -> str:
 
 
 def _remarks(scale: Scale) -> dict[str, str]:
-    way = "T and the way per epoch, l N / (C (1 - mu)), are proportional: after a fixed number of epochs either orders "
-    way += "the runs as well as the other"
-    remarks = {"collapse statistic": _STATISTIC, "to be kept in mind": way}
+    both = "T is proportional to the summed rate of an epoch, l N / (C (1 - mu)): after a fixed number of epochs "
+    both += "either orders the runs as well as the other"
+    remarks = {"collapse statistic": _STATISTIC, "to be kept in mind": both}
     return remarks if scale == "paper" else {**remarks, "unlike the paper": f"{EPOCHS[scale]} epochs of 4,000 images"}
 
 
@@ -153,9 +161,8 @@ EXPERIMENT = Experiment(
         "over any knob alone?"
     ),
     groups=_groups,
-    draw=_draw,
-    errata=(
-        "The paper tests its temperature on pairs of runs; equal T there always goes with an equal way per epoch.",
-    ),
+    claims=_claims,
+    panels=_panels,
+    errata=("The paper tests its temperature on pairs of runs; equal T there always goes with an equal summed rate.",),
     remarks=_remarks,
 )

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heatbath.paper.claims import LOSS_MARGIN, accuracy_margin, equal, greater
-from heatbath.paper.experiments import Drawing, Experiment
-from heatbath.paper.figure1 import remark_on_scale
-from heatbath.paper.groups import (
-    ROUGHNESS,
-    SEEDS,
-    TAIL_LOSS,
-    TAIL_TEST,
-    Found,
-    Group,
-    Scale,
-    perceptron,
-    random_and_controls,
-)
+from heatbath.paper.experiments import Experiment
+from heatbath.paper.groups import SEEDS, FigureRuns, Group, Scale, perceptron, random_and_controls
 from heatbath.paper.pictures import curve_panel, group_panel
-from heatbath.stats.verdicts import judge
+from heatbath.paper.quantities import ROUGHNESS, TAIL_LOSS, TAIL_TEST
+from heatbath.paper.remarks import remark_on_scale
+from heatbath.report.panels import Panel
+from heatbath.stats.verdicts import Judgeable
 
 
 def _groups(scale: Scale) -> Sequence[Group]:
@@ -27,36 +19,24 @@ def _groups(scale: Scale) -> Sequence[Group]:
     return [group for group in random_and_controls(perceptron(scale), SEEDS[scale]) if group.label in chosen]
 
 
-def _draw(found: Found) -> Drawing:
-    groups = found.groups
-    constant, gradient, update = groups
-    claims = [
-        equal(
-            found, "Both couplings reach the same test accuracy", gradient, update, TAIL_TEST, accuracy_margin(gradient)
-        ),
-        equal(
-            found,
-            "Both couplings reach the same training loss",
-            gradient,
-            update,
-            TAIL_LOSS,
-            LOSS_MARGIN,
-        ),
-        greater(found, "A draw on the gradient shakes the loss more than no draw", gradient, constant, ROUGHNESS),
-        greater(
-            found,
-            "A draw on the gradient shakes the loss more than one on the step",
-            gradient,
-            update,
-            ROUGHNESS,
-        ),
+def _claims(found: FigureRuns) -> list[Judgeable]:
+    constant, gradient, update = found.groups
+    accuracy, loss = "Both couplings reach the same test accuracy", "Both couplings reach the same training loss"
+    shaken = "A draw on the gradient shakes the loss more than"
+    return [
+        equal(found, accuracy, gradient, update, TAIL_TEST, accuracy_margin(gradient)),
+        equal(found, loss, gradient, update, TAIL_LOSS, LOSS_MARGIN),
+        greater(found, f"{shaken} no draw", gradient, constant, ROUGHNESS),
+        greater(found, f"{shaken} one on the step", gradient, update, ROUGHNESS),
     ]
-    panels = [
-        curve_panel(found, groups, "train_loss", log=True),
-        curve_panel(found, groups, "test_accuracy"),
-        group_panel(found, groups, ROUGHNESS),
+
+
+def _panels(found: FigureRuns) -> list[Panel]:
+    return [
+        curve_panel(found, found.groups, "train_loss", log=True),
+        curve_panel(found, found.groups, "test_accuracy"),
+        group_panel(found, found.groups, ROUGHNESS),
     ]
-    return Drawing(panels, judge(claims))
 
 
 EXPERIMENT = Experiment(
@@ -67,7 +47,8 @@ EXPERIMENT = Experiment(
         "momentum 0.9 and heats by 1.024. Does the training see the difference?"
     ),
     groups=_groups,
-    draw=_draw,
+    claims=_claims,
+    panels=_panels,
     errata=("The paper's equations put the draw on the gradient; its experiments do not say where they put it.",),
     remarks=lambda scale: {
         **remark_on_scale(scale),

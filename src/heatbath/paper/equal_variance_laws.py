@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from heatbath.laws import Arcsine, Law, LogNormal, TwoPoint, Uniform
 from heatbath.paper.claims import LOSS_MARGIN, accuracy_margin, all_equal
-from heatbath.paper.experiments import Drawing, Experiment
-from heatbath.paper.figure1 import remark_on_scale
-from heatbath.paper.groups import RANDOM, SEEDS, SPARE, TAIL_LOSS, TAIL_TEST, Found, Group, Scale, perceptron
+from heatbath.paper.experiments import Experiment
+from heatbath.paper.groups import RANDOM, SEEDS, SPARE, FigureRuns, Group, Scale, perceptron
 from heatbath.paper.pictures import curve_panel, group_panel
-from heatbath.stats.verdicts import judge
+from heatbath.paper.quantities import TAIL_LOSS, TAIL_TEST
+from heatbath.paper.remarks import remark_on_scale
+from heatbath.report.panels import Panel
+from heatbath.stats.verdicts import Judgeable
 
 _VARIANCE = Uniform(1.0).variance
 LAWS: dict[str, Law] = {
@@ -32,20 +34,20 @@ def _groups(scale: Scale) -> Sequence[Group]:
     ]
 
 
-def _draw(found: Found) -> Drawing:
-    groups = found.groups
-    accuracy = "Laws of equal variance reach the same test accuracy"
-    loss = "Laws of equal variance reach the same training loss"
-    claims = [
-        all_equal(found, accuracy, groups, TAIL_TEST, accuracy_margin(groups[0])),
-        all_equal(found, loss, groups, TAIL_LOSS, LOSS_MARGIN),
+def _claims(found: FigureRuns) -> list[Judgeable]:
+    alike, margin = "Laws of equal variance reach the same", accuracy_margin(found.groups[0])
+    return [
+        all_equal(found, f"{alike} test accuracy", found.groups, TAIL_TEST, margin),
+        all_equal(found, f"{alike} training loss", found.groups, TAIL_LOSS, LOSS_MARGIN),
     ]
-    panels = [
-        curve_panel(found, groups, "train_loss", log=True),
-        curve_panel(found, groups, "test_accuracy"),
-        group_panel(found, groups, TAIL_TEST),
+
+
+def _panels(found: FigureRuns) -> list[Panel]:
+    return [
+        curve_panel(found, found.groups, "train_loss", log=True),
+        curve_panel(found, found.groups, "test_accuracy"),
+        group_panel(found, found.groups, TAIL_TEST),
     ]
-    return Drawing(panels, judge(claims))
 
 
 EXPERIMENT = Experiment(
@@ -53,7 +55,8 @@ EXPERIMENT = Experiment(
     title="Laws of equal variance",
     question="Does it matter how the rate is distributed, once its variance, 1/3, is given?",
     groups=_groups,
-    draw=_draw,
+    claims=_claims,
+    panels=_panels,
     errata=(
         "The printed second moment, 1 + Delta / 3, should be 1 + Delta^2 / 3; they agree at the paper's Delta = 1.",
     ),

@@ -1,4 +1,4 @@
-"""What one figure is made of: the runs it needs, the claims it tests and how it is drawn."""
+"""What one figure is made of: the runs it needs, the claims it tests and what it shows."""
 
 from __future__ import annotations
 
@@ -7,24 +7,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from heatbath.paper.claims import describe_margins
-from heatbath.paper.groups import Found, Group, Scale, describe_runs, with_seeds
+from heatbath.paper.groups import FigureRuns, Group, Scale, describe_runs, with_seeds
 from heatbath.report.panels import FigureData, Panel
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import ENDED, Record
-from heatbath.stats.verdicts import Verdict
+from heatbath.stats.verdicts import Judgeable, judge
 
-Progress: TypeAlias = Callable[[float, str], None]
+ProgressCallback: TypeAlias = Callable[[float, str], None]
 """Called with the fraction done, from 0 to 1, and what is being done."""
-
-
-class Drawing(NamedTuple):
-    """What a figure shows and what follows from it."""
-
-    panels: Sequence[Panel]
-    verdicts: Sequence[Verdict]
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,8 @@ class Experiment:
         name: under which it is asked for.
         title: a short one.
         question: what it is to show, in one or two sentences.
-        draw: makes panels and verdicts of whatever is found.
+        claims: what it tests, of whatever is found; `judge` makes a verdict of each.
+        panels: what it shows of the same.
         groups: its runs at a scale; none where it does not exist at that scale.
         calculations: what it computes besides.
         errata: what the paper got wrong here, a sentence each.
@@ -68,7 +62,8 @@ class Experiment:
     name: str
     title: str
     question: str
-    draw: Callable[[Found], Drawing]
+    claims: Callable[[FigureRuns], Sequence[Judgeable]]
+    panels: Callable[[FigureRuns], Sequence[Panel]]
     groups: Callable[[Scale], Sequence[Group]] = lambda _scale: ()
     calculations: Callable[[Scale], Sequence[Calculation]] = lambda _scale: ()
     errata: tuple[str, ...] = ()
@@ -115,11 +110,10 @@ class Experiment:
             seeds: how many runs each group should have, if not the scale's own number.
             results: of calculations, by their name.
         """
-        found = Found(scale, with_seeds(self.groups(scale), seeds), records, results or {})
+        found = FigureRuns(scale, with_seeds(self.groups(scale), seeds), records, results or {})
         if not self.exists(scale):
             reason = f"There is nothing of it at the scale {scale}: it needs the scale paper, and a GPU."
             return FigureData(self.name, self.title, self.question, (), errata=self.errata, missing=(reason,))
-        panels, verdicts = self.draw(found)
         lacking = [c.label for c in self.calculations(scale) if c.name not in found.results]
         missing = [*found.missing, *(f"{label}: not computed." for label in lacking)]
         if lacking or not found.is_complete:
@@ -130,8 +124,8 @@ class Experiment:
             name=self.name,
             title=self.title,
             question=self.question,
-            panels=tuple(panels),
-            verdicts=tuple(verdicts),
+            panels=tuple(self.panels(found)),
+            verdicts=judge(self.claims(found)),
             errata=self.errata,
             settings={**settings, **self.remarks(scale)},
             missing=tuple(missing),

@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heatbath.paper.claims import Every, accuracy_margin, greater, not_worse
-from heatbath.paper.experiments import Drawing, Experiment
-from heatbath.paper.figure3 import NESTEROV_NOT_SAID
-from heatbath.paper.groups import (
-    BEST_TEST,
-    FINAL_TEST,
-    GENERALISATION_ERROR,
-    PROTOCOLS,
-    TAIL_TEST,
-    VGG16_SEEDS,
-    Found,
-    Group,
-    Quantity,
-    Scale,
-    protocol_groups,
-    vgg16,
-)
+from heatbath.paper.experiments import Experiment
+from heatbath.paper.groups import PROTOCOLS, VGG16_SEEDS, FigureRuns, Group, Scale, protocol_groups, vgg16
 from heatbath.paper.pictures import curve_panel, group_panel
-from heatbath.stats.verdicts import Judgeable, judge
+from heatbath.paper.quantities import BEST_TEST, FINAL_TEST, GENERALISATION_ERROR, TAIL_TEST, Quantity
+from heatbath.paper.remarks import NESTEROV_NOT_SAID
+from heatbath.report.panels import Panel
+from heatbath.stats.verdicts import Judgeable
 
 IMAGENET_SEEDS = 3
 MORE_SEEDS = 10  # of constant, random and the fastest cyclic rate, whose claims five left open
@@ -36,23 +25,19 @@ def _groups(scale: Scale) -> Sequence[Group]:
     return scratch + protocol_groups(vgg16(weights="imagenet"), IMAGENET_SEEDS, "from ImageNet")
 
 
-def _draw(found: Found) -> Drawing:
-    panels, claims = [], list[Judgeable]()
+def _claims(found: FigureRuns) -> list[Judgeable]:
+    claims: list[Judgeable] = []
     for part in found.parts:
-        groups = found.part(part)
-        shown = (FINAL_TEST, BEST_TEST, TAIL_TEST, GENERALISATION_ERROR)
-        panels += [group_panel(found, groups, quantity, part) for quantity in shown]
-        panels.append(curve_panel(found, groups, "test_accuracy", f"{part}: test accuracy"))
         for quantity in (FINAL_TEST, BEST_TEST):
-            claims += _claims(found, part, quantity)
-        random, constant = (found.group(label, part) for label in ("random", "constant"))
+            claims += _claims_on(found, part, quantity)
         regularises = f"Constant overfits more than random, {part}: its generalisation error is larger"
+        random, constant = found.group("random", part), found.group("constant", part)
         claims.append(greater(found, regularises, constant, random, GENERALISATION_ERROR))
-    return Drawing(panels, judge(claims))
+    return claims
 
 
-def _claims(found: Found, part: str, quantity: Quantity) -> list[Judgeable]:
-    random, constant = (found.group(label, part) for label in ("random", "constant"))
+def _claims_on(found: FigureRuns, part: str, quantity: Quantity) -> list[Judgeable]:
+    random, constant = found.group("random", part), found.group("constant", part)
     cyclic = [group for group in found.part(part) if group.label.startswith("cyclic")]
     margin = accuracy_margin(random)
     worst = f"Constant has the worst {quantity.name}, {part}"
@@ -67,6 +52,15 @@ def _claims(found: Found, part: str, quantity: Quantity) -> list[Judgeable]:
     ]
 
 
+def _panels(found: FigureRuns) -> list[Panel]:
+    panels: list[Panel] = []
+    for part in found.parts:
+        shown = (FINAL_TEST, BEST_TEST, TAIL_TEST, GENERALISATION_ERROR)
+        panels += [group_panel(found, found.part(part), quantity, part) for quantity in shown]
+        panels.append(curve_panel(found, found.part(part), "test_accuracy", f"{part}: test accuracy"))
+    return panels
+
+
 EXPERIMENT = Experiment(
     name="figure4",
     title="Five protocols on VGG16 and CIFAR-10",
@@ -75,7 +69,8 @@ EXPERIMENT = Experiment(
         "it overfits less?"
     ),
     groups=_groups,
-    draw=_draw,
+    claims=_claims,
+    panels=_panels,
     errata=(
         "The printed accuracies, about 0.73, are near those of a training from scratch; from the ImageNet features "
         "that the paper names, the same recipe gives about 0.87. Both are run.",

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heatbath.paper.claims import Not, accuracy_margin, equal
-from heatbath.paper.experiments import Drawing, Experiment
-from heatbath.paper.groups import FINAL_TEST, MEAN_TEST, RANDOM, Found, Group, Quantity, Scale, perceptron
-from heatbath.paper.pictures import curve_panel, group_panel, way_panel
+from heatbath.paper.experiments import Experiment
+from heatbath.paper.groups import RANDOM, FigureRuns, Group, Scale, perceptron
+from heatbath.paper.pictures import curve_panel, group_panel, summed_rate_panel
+from heatbath.paper.quantities import FINAL_TEST, MEAN_TEST, Quantity
+from heatbath.report.panels import Panel
 from heatbath.runs.records import Record
-from heatbath.stats.verdicts import Judgeable, judge
+from heatbath.stats.verdicts import Judgeable
 
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 50}
 EPOCHS: dict[Scale, int] = {"smoke": 2, "laptop": 24, "paper": 180}
-SPEED_UP = 50  # of the rates off the paper's scale: 24 epochs of 67 steps then go as far as 80 of 1,000
+SPEED_UP = 50  # of the rates off the paper's scale: 24 epochs of 67 steps then have the summed rate of 80 of 1,000
 
 
 def _groups(scale: Scale) -> Sequence[Group]:
@@ -30,31 +32,28 @@ def _groups(scale: Scale) -> Sequence[Group]:
     ]
 
 
-def _draw(found: Found) -> Drawing:
+def _claims(found: FigureRuns) -> list[Judgeable]:
     one, two, three = found.groups
     margin = accuracy_margin(one)
+    ends = "I and II, of equal temperature, end at the same test accuracy"
+    alike = "I and II learn alike throughout: their mean test accuracy over all epochs is the same"
     differs = "III, at half the temperature, learns otherwise than I: its mean test accuracy over all epochs differs"
-    as_far = "III ends where I is after half its epochs, having gone as far: what sets it apart is the way, not T"
-    claims: list[Judgeable] = [
-        equal(found, "I and II, of equal temperature, end at the same test accuracy", one, two, FINAL_TEST, margin),
-        equal(
-            found,
-            "I and II learn alike on the way: their mean test accuracy over all epochs is the same",
-            one,
-            two,
-            MEAN_TEST,
-            margin,
-        ),
+    halfway = "III ends where I is after half its epochs: the summed rate sets it apart, not the temperature"
+    return [
+        equal(found, ends, one, two, FINAL_TEST, margin),
+        equal(found, alike, one, two, MEAN_TEST, margin),
         Not(differs, equal(found, differs, one, three, MEAN_TEST, margin)),
-        equal(found, as_far, three, one, FINAL_TEST, margin, of_b=_HALFWAY),
+        equal(found, halfway, three, one, FINAL_TEST, margin, of_b=_HALFWAY),
     ]
-    way = "The same curves over the sum of the rates: a group at half the rate goes half as far in an epoch."
-    panels = [
+
+
+def _panels(found: FigureRuns) -> list[Panel]:
+    note = "The same curves over the summed rate, of which a group at half the rate has half in each epoch."
+    return [
         curve_panel(found, found.groups, "test_accuracy"),
-        way_panel(found, found.groups, "test_accuracy", way),
+        summed_rate_panel(found, found.groups, "test_accuracy", note),
         group_panel(found, found.groups, FINAL_TEST),
     ]
-    return Drawing(panels, judge(claims))
 
 
 def _at_half(record: Record) -> float:
@@ -77,11 +76,12 @@ EXPERIMENT = Experiment(
     title="Runs of equal temperature: the perceptron",
     question="Do runs of the same l / C learn alike, and does one of half that temperature learn differently?",
     groups=_groups,
-    draw=_draw,
+    claims=_claims,
+    panels=_panels,
     errata=(
         "The caption says convolutional; the model is the perceptron.",
-        "The counter-check has half the temperature and also goes half as far in each epoch: T is proportional to the "
-        "way per epoch, l N / (C (1 - mu)), so the figure cannot tell one from the other.",
+        "The counter-check has half the temperature and half the summed rate: T is proportional to the summed rate of "
+        "an epoch, l N / (C (1 - mu)), so the figure cannot tell one from the other.",
     ),
     remarks=_remarks,
 )

@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heatbath.paper.claims import Near, accuracy_margin, equal
-from heatbath.paper.experiments import Drawing, Experiment
-from heatbath.paper.groups import (
-    CNN_SEEDS,
-    CONSTANT,
-    FINAL_TEST,
-    MEAN_TEST,
-    RANDOM,
-    SPARE,
-    VGG16_SEEDS,
-    Found,
-    Group,
-    Scale,
-    cnn,
-    vgg16,
-)
+from heatbath.paper.claims import accuracy_margin, equal, near
+from heatbath.paper.experiments import Experiment
+from heatbath.paper.groups import CNN_SEEDS, CONSTANT, RANDOM, SPARE, VGG16_SEEDS, FigureRuns, Group, Scale, cnn, vgg16
 from heatbath.paper.pictures import curve_panel, group_panel
-from heatbath.report.panels import Series
-from heatbath.stats.verdicts import Judgeable, judge
+from heatbath.paper.quantities import FINAL_TEST, MEAN_TEST
+from heatbath.report.panels import Panel, Series
+from heatbath.stats.verdicts import Judgeable
 
 _CNN, _VGG16 = "CNN", "VGG16"
 PRINTED = {"C = 128, l = 2.5e-4": (0.73036, 0.00444), "C = 256, l = 5e-4": (0.73002, 0.00526)}
@@ -42,25 +30,30 @@ def _groups(scale: Scale) -> Sequence[Group]:
     ]
 
 
-def _draw(found: Found) -> Drawing:
-    panels, claims = [], list[Judgeable]()
+def _claims(found: FigureRuns) -> list[Judgeable]:
+    claims: list[Judgeable] = []
     for part in found.parts:
         one, two = found.part(part)
-        margin = accuracy_margin(one)
-        panels.append(curve_panel(found, (one, two), "test_accuracy", f"{part}: test accuracy"))
-        panels.append(group_panel(found, (one, two), FINAL_TEST, part))
-        if part == _VGG16 and panels[-1].series:
-            panels[-1] = replace(panels[-1], series=(*panels[-1].series, _printed()))
         ends = f"{part}: two runs of equal temperature end at the same test accuracy"
-        on_the_way = f"{part}: they learn alike on the way, by the mean test accuracy over all epochs"
-        claims.append(equal(found, ends, one, two, FINAL_TEST, margin))
-        claims.append(equal(found, on_the_way, one, two, MEAN_TEST, margin))
+        alike = f"{part}: they learn alike throughout, by the mean test accuracy over all epochs"
+        claims.append(equal(found, ends, one, two, FINAL_TEST, accuracy_margin(one)))
+        claims.append(equal(found, alike, one, two, MEAN_TEST, accuracy_margin(one)))
     for label, (mean, deviation) in PRINTED.items():
         if _VGG16 in found.parts:
             statement = f"VGG16 at {label} ends at the printed {mean}, to two of the printed standard deviations"
             values = found.values(found.group(label, _VGG16), FINAL_TEST)
-            claims.append(Near(statement, values, mean, 2.0 * deviation))
-    return Drawing(panels, judge(claims))
+            claims.append(near(statement, values, mean, 2.0 * deviation))
+    return claims
+
+
+def _panels(found: FigureRuns) -> list[Panel]:
+    panels: list[Panel] = []
+    for part in found.parts:
+        panels.append(curve_panel(found, found.part(part), "test_accuracy", f"{part}: test accuracy"))
+        panels.append(group_panel(found, found.part(part), FINAL_TEST, part))
+        if part == _VGG16 and panels[-1].series:
+            panels[-1] = replace(panels[-1], series=(*panels[-1].series, _printed()))
+    return panels
 
 
 def _printed() -> Series:
@@ -74,7 +67,8 @@ EXPERIMENT = Experiment(
     title="Runs of equal temperature: the deep networks",
     question="Do deep networks learn alike at the same l / (C (1 - mu))?",
     groups=_groups,
-    draw=_draw,
+    claims=_claims,
+    panels=_panels,
     errata=(
         "A rate uniform on [0, 0.005] has the mean l = 0.0025.",
         "The paper does not say how many runs its mean and standard deviation are of, so that its standard error is "

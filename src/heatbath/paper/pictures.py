@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from heatbath.paper.groups import Found, Group, Quantity
+from heatbath.paper.groups import FigureRuns, Group
+from heatbath.paper.quantities import Quantity
 from heatbath.report.panels import Panel, Series
 from heatbath.stats.intervals import summarize
 
@@ -16,7 +17,7 @@ _SHORT = {"train_loss": "train loss", "train_accuracy": "train accuracy", "test_
 
 
 def curve_panel(
-    found: Found, groups: Sequence[Group], curve: str, title: str = "", *, log: bool = False, note: str = ""
+    found: FigureRuns, groups: Sequence[Group], curve: str, title: str = "", *, log: bool = False, note: str = ""
 ) -> Panel:
     """Return the mean of a curve over the seeds of each group, with its 95 % t interval at every epoch.
 
@@ -40,15 +41,15 @@ def curve_panel(
     return Panel(title or name.capitalize(), "epochs", name, tuple(series), y_log=log, note=note)
 
 
-def way_panel(found: Found, groups: Sequence[Group], curve: str, note: str, *, log: bool = False) -> Panel:
-    """Return the curves over ``sum of rates / (1 - mu)``, the time of the gradient flow, instead of epochs."""
-    panel = curve_panel(found, groups, curve, f"{_SHORT[curve].capitalize()} over the way gone", log=log, note=note)
-    ways = {group.label: _way(found, group) for group in groups}
-    series = tuple(replace(one, x=ways[one.name]) for one in panel.series)
-    return replace(panel, series=series, x_label="sum of rates / (1 - mu)")
+def summed_rate_panel(found: FigureRuns, groups: Sequence[Group], curve: str, note: str, *, log: bool = False) -> Panel:
+    """Return the curves over the summed rate, the time of the gradient flow, instead of epochs."""
+    panel = curve_panel(found, groups, curve, f"{_SHORT[curve].capitalize()} over the summed rate", log=log, note=note)
+    sums = {group.label: _summed_rate(found, group) for group in groups}
+    series = tuple(replace(one, x=sums[one.name]) for one in panel.series)
+    return replace(panel, series=series, x_label="summed rate: sum of lr / (1 - mu)")
 
 
-def group_panel(found: Found, groups: Sequence[Group], quantity: Quantity, title: str = "") -> Panel:
+def group_panel(found: FigureRuns, groups: Sequence[Group], quantity: Quantity, title: str = "") -> Panel:
     """Return the mean of a quantity for each group, with its 95 % t interval; the note has spreads and numbers of runs.
 
     Args:
@@ -73,21 +74,21 @@ def group_panel(found: Found, groups: Sequence[Group], quantity: Quantity, title
 
 
 def scan(
-    found: Found, groups: Sequence[Group], knob: Sequence[float], quantity: Quantity, name: str, colour: int
+    found: FigureRuns, groups: Sequence[Group], knob: Sequence[float], quantity: Quantity, name: str, colour: int
 ) -> Series:
     """Return the mean of a quantity over a knob that has one value for each group, with its 95 % interval."""
     points = [(x, values) for x, g in zip(knob, groups, strict=True) if (values := found.values(g, quantity))]
     return _with_band(name, tuple(x for x, _ in points), [values for _, values in points], colour)
 
 
-def level(found: Found, group: Group, quantity: Quantity, ends: tuple[float, float]) -> list[Series]:
+def level(found: FigureRuns, group: Group, quantity: Quantity, ends: tuple[float, float]) -> list[Series]:
     """Return the mean of a quantity of one group as a level across a panel, with its 95 % interval."""
     values = found.values(group, quantity)
     return [_with_band(group.label, ends, [values, values], group.colour)] if values else []
 
 
-def _way(found: Found, group: Group) -> tuple[float, ...]:
-    """How far the runs of a group have gone after each epoch, on average."""
+def _summed_rate(found: FigureRuns, group: Group) -> tuple[float, ...]:
+    """The sum of lr / (1 - mu) over the steps up to each epoch, in the mean over the runs."""
     pace = group.config.steps_per_epoch / (1.0 - group.config.momentum)
     rates = zip(*(record.curve("rate") for record in found.runs(group)), strict=False)
     return tuple(accumulate(pace * math.fsum(epoch) / len(epoch) for epoch in rates))

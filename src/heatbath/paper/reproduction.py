@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from heatbath.draws import check_integer
-from heatbath.paper import SCALES, Scale, find_experiments
+from heatbath.paper import SCALES, Scale, calculations, find_experiments
 from heatbath.paper.claims import PAIRED_FROM
-from heatbath.paper.experiments import Calculation, Experiment, Progress
+from heatbath.paper.experiments import Experiment, ProgressCallback
 from heatbath.report.panels import FigureData
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import ENDED, Record
 from heatbath.stats.verdicts import Verdict
-from heatbath.system import machine
-from heatbath.system.whole_files import whole_file
 
 _TRAINED, _COMPUTED = 0.85, 0.95  # the progress when calculations and when only the drawing are left
 _CHECKPOINT_SECONDS = 20.0  # what an interrupt may cost; more often would slow small runs down
@@ -35,7 +32,7 @@ class Reproduction:
     """What came of it.
 
     Attributes:
-        figures: drawn and judged.
+        figures: judged and plotted.
         report: the page.
         left_out: names of experiments that do not exist at the scale.
         seconds: of this call.
@@ -63,7 +60,7 @@ def reproduce(
     data_dir: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     train: bool = True,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     say: Callable[..., None] | None = None,
 ) -> Reproduction:
     """Run what is missing, draw and judge the figures, and write the report.
@@ -106,29 +103,29 @@ def reproduce(
     experiments, left_out = _choose(names, scale)
     configs = list({c.run: c for e in experiments for c in e.configs(scale, seeds)}.values())
     configs.sort(key=lambda config: config.seed)  # interrupted, all groups have a part of their seeds
-    calculations = [calculation for experiment in experiments for calculation in experiment.calculations(scale)]
+    asked = [calculation for experiment in experiments for calculation in experiment.calculations(scale)]
     known = {record.run: record for record in runner.load(folder)} if (folder / Store.FILE).exists() else {}
     if train:
         open_ = [config for config in configs if config.run not in known or known[config.run].status not in ENDED]
         runner.check_data(open_, data_dir)
-        results = cached_results(calculations, folder)
-        left = [calculation for calculation in calculations if calculation.name not in results]
+        results = calculations.cached_results(asked, folder)
+        left = [calculation for calculation in asked if calculation.name not in results]
         trained_at = 0.0 if not open_ else _TRAINED if left else _COMPUTED
         if open_:
             follow = _training(_part(tell, 0.0, trained_at), say)
             options: dict[str, Any] = {"data_dir": data_dir, "workers": workers, "progress": follow}
             trained = runner.run(configs, folder, device, checkpoint_seconds=_CHECKPOINT_SECONDS, **options)
             known |= {record.run: record for record in trained}
-        results |= _compute(left, folder, device, data_dir, _part(tell, trained_at, _COMPUTED))
+        results |= calculations.compute(left, folder, device, data_dir, _part(tell, trained_at, _COMPUTED))
     else:
-        results = cached_results(calculations, folder)
+        results = calculations.cached_results(asked, folder)
     tell(_COMPUTED, "drawing")
-    figures, page = draw(experiments, known, scale, seeds, results, out, left_out)
+    figures, page = report_on(experiments, known, scale, seeds, results, out, left_out)
     tell(1.0, "done")
     return Reproduction(figures, page, tuple(left_out), time.monotonic() - start)
 
 
-def draw(
+def report_on(
     experiments: Sequence[Experiment],
     records: Mapping[str, Record],
     scale: Scale,
@@ -137,7 +134,7 @@ def draw(
     out: str | os.PathLike[str],
     left_out: Sequence[str] = (),
 ) -> tuple[tuple[FigureData, ...], Path]:
-    """Draw and judge figures from what there is, and write the report.
+    """Judge and plot figures from what there is, and write the report.
 
     Args:
         experiments: whose figures.
@@ -159,11 +156,6 @@ def draw(
     return figures, page.write_report(figures, Path(out), about=about)
 
 
-def cached_results(calculations: Sequence[Calculation], folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Return the results of those calculations that a store, or a folder of exported files, has."""
-    return {c.name: result for c in calculations if (result := _cached(folder, c)) is not None}
-
-
 def _choose(names: Sequence[str], scale: Scale) -> tuple[list[Experiment], list[str]]:
     chosen = find_experiments(names)
     absent = [experiment.name for experiment in chosen if not experiment.exists(scale)]
@@ -172,12 +164,12 @@ def _choose(names: Sequence[str], scale: Scale) -> tuple[list[Experiment], list[
     return [experiment for experiment in chosen if experiment.name not in absent], absent
 
 
-def _part(tell: Progress, start: float, end: float) -> Progress:
+def _part(tell: ProgressCallback, start: float, end: float) -> ProgressCallback:
     """What a part of the work is to call: its own progress, from 0 to 1, takes ours from start to end."""
     return lambda fraction, what: tell(start + (end - start) * fraction, what)
 
 
-def _training(tell: Progress, say: Callable[..., None] | None) -> Callable[[Any], None]:
+def _training(tell: ProgressCallback, say: Callable[..., None] | None) -> Callable[[Any], None]:
     """What `heatbath.engine.runner.run` is to call."""
 
     def show(state: Any) -> None:
@@ -189,82 +181,6 @@ def _training(tell: Progress, say: Callable[..., None] | None) -> Callable[[Any]
         tell(state.epochs_done / max(state.epochs_total, 1), words)
 
     return show
-
-
-def _compute(
-    calculations: Sequence[Calculation], store: Path, device: str, data_dir: Any, tell: Progress
-) -> dict[str, Mapping[str, Any]]:
-    """The results of calculations, from the store where another process has put them meanwhile."""
-    results: dict[str, Mapping[str, Any]] = {}
-    total = sum(calculation.seconds for calculation in calculations) or 1.0
-    before = 0.0
-    for calculation in calculations:
-
-        def inside(fraction: float, _what: str, one: Calculation = calculation, spent: float = before) -> None:
-            tell((spent + fraction * one.seconds) / total, one.label)
-
-        result = _cached(store, calculation)
-        if result is None:
-            inside(0.0, "")
-            chosen = machine.choose_device(device)
-            result = calculation.compute(calculation.settings, device=chosen, data_dir=data_dir, progress=inside)
-            _keep(store, calculation, result)
-        results[calculation.name] = result
-        before += calculation.seconds
-    return results
-
-
-def copy_results(source: Path, target: Path) -> int:
-    """Copy to a store what another has computed, and return how many files.
-
-    One of a name that is there is as good, unless it is damaged; what is damaged in the source is left out.
-    """
-    copied = 0
-    for file in sorted(source.glob("calculations/*.json")):
-        kept, place = _read(file), target / "calculations" / file.name
-        if kept is not None and _read(place) is None:
-            _write(place, json.dumps(kept))
-            copied += 1
-    return copied
-
-
-def damaged_results(folder: Path) -> list[Path]:
-    """Return the files of calculations in a store, or a folder of exported files, that cannot be read."""
-    return [file for file in sorted(folder.glob("calculations/*.json")) if _read(file) is None]
-
-
-def _cached(store: Path, calculation: Calculation) -> Mapping[str, Any] | None:
-    """The result of a calculation in the store; what is damaged or of other settings counts as absent."""
-    kept = _read(_path(store, calculation))
-    if kept is None or kept["settings"] != json.loads(json.dumps(dict(calculation.settings))):
-        return None
-    result: Mapping[str, Any] = kept["result"]
-    return result
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """What `_keep` has written; None where there is no such file, or it is damaged."""
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    whole = isinstance(kept, dict) and "settings" in kept and isinstance(kept.get("result"), dict)
-    return kept if whole else None
-
-
-def _keep(store: Path, calculation: Calculation, result: Mapping[str, Any]) -> None:
-    text = json.dumps({"settings": dict(calculation.settings), "result": result})
-    _write(_path(store, calculation), text)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
-        file.write(text.encode())
-
-
-def _path(store: Path, calculation: Calculation) -> Path:
-    return store / "calculations" / f"{calculation.name}.json"
 
 
 def _about(

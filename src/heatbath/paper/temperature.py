@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heatbath.paper.claims import Near
-from heatbath.paper.experiments import Calculation, Drawing, Experiment, Progress
-from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, Found, Scale
+from heatbath.paper.claims import near
+from heatbath.paper.experiments import Calculation, Experiment, ProgressCallback
+from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, FigureRuns, Scale
 from heatbath.report.panels import Panel, Series
-from heatbath.stats.verdicts import Claim, Judgeable, judge
+from heatbath.stats.verdicts import Claim, Judgeable
 
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 3, "paper": 3}
 EPOCHS: dict[Scale, int] = {"smoke": 4, "laptop": 30, "paper": 180}
@@ -24,7 +24,7 @@ _KINDS = {
 
 
 def measure_temperatures(
-    settings: Mapping[str, Any], *, device: str, data_dir: Any, progress: Progress
+    settings: Mapping[str, Any], *, device: str, data_dir: Any, progress: ProgressCallback
 ) -> dict[str, Any]:
     """Train the perceptron and return the thermometer's readings."""
     import torch
@@ -77,39 +77,37 @@ def _calculations(scale: Scale) -> Sequence[Calculation]:
     ]
 
 
-def _draw(found: Found) -> Drawing:
-    by_label = {label: [_readings(found, label, seed) for seed in range(SEEDS[found.scale])] for label in _KINDS}
-    claims: list[Judgeable] = []
-    for label, runs in by_label.items():
-        statement = (
-            f"The velocities are as hot as the gradient noise says, {label}: the ratio of the two temperatures is 1"
-        )
-        claims.append(Near(statement, [_agreement(run) for run in runs if run], 1.0, MARGIN))
+def _claims(found: FigureRuns) -> list[Judgeable]:
+    by_label = _readings_by_label(found)
+    hot = "The velocities are as hot as the gradient noise says, {}: the ratio of the two temperatures is 1"
+    claims = [
+        near(hot.format(label), [_agreement(run) for run in runs if run], 1.0, MARGIN)
+        for label, runs in by_label.items()
+    ]
     for label, runs in by_label.items():
         last = [run[-1]["equilibrium_ratio"] for run in runs if run and run[-1]["equilibrium_ratio"] is not None]
         statement = f"At the end the training is at equilibrium, {label}: dissipation balances fluctuation"
-        claims.append(Near(statement, last, 1.0, MARGIN))
-    hot, cold = ([_late_motion(run) for run in by_label[label] if run] for label in ("random", "constant"))
-    claims.append(
-        Claim(
-            "The velocities of the random rate are hotter than those of the constant one of equal mean",
-            "greater",
-            hot,
-            cold,
-        )
-    )
+        claims.append(near(statement, last, 1.0, MARGIN))
+    hotter = "The velocities of the random rate are hotter than those of the constant one of equal mean"
+    random, constant = ([_late_motion(run) for run in by_label[label] if run] for label in ("random", "constant"))
+    return [*claims, Claim(hotter, "greater", random, constant)]
+
+
+def _panels(found: FigureRuns) -> list[Panel]:
+    by_label = _readings_by_label(found)
     seen = "One run of each; the others differ in their seed. "
-    panels = [
+    return [
         _panel("From the gradient noise", "temperature", by_label, seen + "T = l F tr S1 / (2 C (1 - mu) d)."),
         _panel("From the velocity", "kinetic_temperature", by_label, seen + "It reads too hot while the loss falls."),
         _equilibrium_panel(by_label),
     ]
-    return Drawing(panels, judge(claims))
 
 
-def _readings(found: Found, label: str, seed: int) -> list[dict[str, Any]]:
-    names = {calculation.label: calculation.name for calculation in _calculations(found.scale)}
-    return list(found.results.get(names[f"{label}, seed {seed}"], {}).get("readings", ()))
+def _readings_by_label(found: FigureRuns) -> dict[str, list[list[dict[str, Any]]]]:
+    """The readings of each kind of run, a list for each seed; an empty one for a seed that is not computed."""
+    calculations, seeds = _calculations(found.scale), SEEDS[found.scale]
+    readings = [list(found.results.get(one.name, {}).get("readings", ())) for one in calculations]
+    return {label: readings[k * seeds : (k + 1) * seeds] for k, label in enumerate(_KINDS)}
 
 
 def _late_motion(readings: Sequence[Mapping[str, Any]]) -> float:
@@ -167,7 +165,8 @@ EXPERIMENT = Experiment(
     title="Temperature and equilibrium along the training",
     question="How hot is the perceptron while it trains, and does it come to the equilibrium that the theory supposes?",
     calculations=_calculations,
-    draw=_draw,
+    claims=_claims,
+    panels=_panels,
     errata=(
         "The stochastic equation needs the noise sqrt(D / (C l)) dW; as printed its temperature is off by a factor l. "
         "The headline formula is right.",

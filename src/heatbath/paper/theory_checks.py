@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heatbath.paper.claims import Every, Near
-from heatbath.paper.experiments import Calculation, Drawing, Experiment, Progress
-from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, Found, Scale
+from heatbath.paper.claims import Every, near
+from heatbath.paper.experiments import Calculation, Experiment, ProgressCallback
+from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, FigureRuns, Scale
 from heatbath.report.panels import Panel, Series
-from heatbath.stats.verdicts import Judgeable, judge
+from heatbath.stats.verdicts import Judgeable
 
 _FORMS = {
     "constant": ("constant", "gradient", False),
@@ -24,7 +24,7 @@ _BATCHES = 8  # of trajectories, as independent measurements
 MARGIN = 0.05  # relative: the rates are small but not infinitely so
 
 
-def compute_factors(settings: Mapping[str, Any], *, progress: Progress, **_unused: Any) -> dict[str, Any]:
+def compute_factors(settings: Mapping[str, Any], *, progress: ProgressCallback, **_unused: Any) -> dict[str, Any]:
     """Return the exact temperature of each form over that of plain SGD, its leading order, and what SGD itself does."""
     import numpy as np
 
@@ -55,7 +55,7 @@ def compute_factors(settings: Mapping[str, Any], *, progress: Progress, **_unuse
     return {"momenta": list(_MOMENTA), "forms": forms}
 
 
-def compute_histogram(settings: Mapping[str, Any], *, progress: Progress, **_unused: Any) -> dict[str, Any]:
+def compute_histogram(settings: Mapping[str, Any], *, progress: ProgressCallback, **_unused: Any) -> dict[str, Any]:
     """Return where SGD is found on a double well, by trajectories, by Fokker-Planck and by Boltzmann's weight."""
     import numpy as np
 
@@ -91,20 +91,22 @@ def _calculations(scale: Scale) -> Sequence[Calculation]:
     ]
 
 
-def _draw(found: Found) -> Drawing:
+def _claims(found: FigureRuns) -> list[Judgeable]:
     of_factors, of_wells = _calculations(found.scale)
     factors, wells = (found.results.get(calculation.name) for calculation in (of_factors, of_wells))
-    panels = [_factor_panel(factors)] if factors is not None else []
-    panels += [_well_panel(wells)] if wells is not None else []
     exact = "SGD on a quadratic has the exact temperature of the theory, in every coupling"
     measured = {label: factors["forms"][label]["measured"] if factors is not None else () for label in _FORMS}
     steps = of_wells.settings["steps"]
     spread = f"After {steps} steps SGD on a double well is spread as the Fokker-Planck equation says"
-    claims: list[Judgeable] = [
-        Every(exact, {label: Near(exact, values, 1.0, MARGIN, per_seed=False) for label, values in measured.items()}),
-        Near(spread, wells["variance_ratio"] if wells is not None else (), 1.0, MARGIN, per_seed=False),
+    return [
+        Every(exact, {label: near(exact, values, 1.0, MARGIN, per_seed=False) for label, values in measured.items()}),
+        near(spread, wells["variance_ratio"] if wells is not None else (), 1.0, MARGIN, per_seed=False),
     ]
-    return Drawing(panels, judge(claims))
+
+
+def _panels(found: FigureRuns) -> list[Panel]:
+    drawn = zip(_calculations(found.scale), (_factor_panel, _well_panel), strict=True)
+    return [panel(found.results[one.name]) for one, panel in drawn if one.name in found.results]
 
 
 def _factor_panel(factors: Mapping[str, Any]) -> Panel:
@@ -133,7 +135,8 @@ EXPERIMENT = Experiment(
     title="The theory against the algorithm",
     question="Is SGD with a random rate on simple losses as hot, and spread as wide, as the theory says?",
     calculations=_calculations,
-    draw=_draw,
+    claims=_claims,
+    panels=_panels,
     errata=(
         "The noise of the stochastic equation must be sqrt(D / (C l)) dW, not sqrt(D / C) dW (main text) or "
         "sqrt(D / 2C) dW (appendix).",

@@ -67,7 +67,7 @@ def verdict_table(figures: Sequence[FigureData]) -> str:
         (
             figure.name,
             verdict.claim,
-            f"**{verdict.outcome}**{verdict.text.removeprefix(verdict.outcome)}",
+            f"**{verdict.outcome}**{f' ({verdict.needs})' * bool(verdict.needs)}",
             verdict.detail,
         )
         for figure in figures
@@ -221,7 +221,7 @@ def _badge(verdict: Verdict) -> str:
 
 
 def _margin(verdict: Verdict) -> str:
-    return "" if verdict.margin is None else f"{verdict.margin:.4g}"
+    return f"{verdict.margin:.4g}"
 
 
 def _section(figure: FigureData, pdf: bytes) -> str:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 from heatbath.draws import uniform
+from heatbath.stats.evidence import Evidence
 from heatbath.stats.intervals import Interval
 from heatbath.stats.t_tests import Floats, check_probability
-from heatbath.stats.verdicts import Evidence
 
 _NOISY = 0.1  # of the variance of the means, beyond which their noise lowers R^2 by more than can be undone
 _SHUFFLES = 2**63  # the stream that shuffles; those below resample the groups
@@ -83,15 +84,14 @@ class OrderClaim:
     resamples: int = 2_000
     seed: int = 0
 
-    def weigh(self, error: float, power: float) -> Evidence | str:
+    def weigh(self, error: float) -> Evidence:
         """Return the evidence: as p-value the larger one of percentile and basic bootstrap, see `judge`.
 
         That against the claim is 1 where the noise is too large to tell.
         """
-        sizes = _sizes(self.groups)
-        found = _bootstrap(self._difference(sizes), self.groups, self.resamples, self.seed)
+        found = self._bootstrap
         if not found.resampled.size:
-            return "orders can be judged by two or more finite values in each group, of means that differ"
+            return Evidence(obstacle="no order")
         below, above = (
             max(
                 1 + np.count_nonzero(sign * (sample - self.margin) <= 0.0)
@@ -100,12 +100,29 @@ class OrderClaim:
             / (1 + self.resamples)
             for sign in (1.0, -1.0)
         )
-        interval = found.interval(1.0 - 2.0 * error, -1.0, 1.0)
-        what = "explains" if self.other is None else "leads in explaining by"
-        numbers = f"{what} {interval} of the variance between {len(sizes)} groups"
-        noise = _noise_share(self.groups)
-        seeds = self._seeds(found, noise, int(sizes.min()), error, power)
-        return Evidence(below, above if noise <= _NOISY else 1.0, interval, numbers, seeds)
+        return Evidence(
+            below,
+            above if _noise_share(self.groups) <= _NOISY else 1.0,
+            found.interval(1.0 - 2.0 * error, -1.0, 1.0),
+            "explained" if self.other is None else "lead",
+            sizes=(len(self.groups), 0),
+        )
+
+    def seeds_needed(self, error: float, power: float) -> int | None:
+        """Return how many seeds settle the claim if the bootstrap's spread falls as their root and they tell enough."""
+        found, n = self._bootstrap, min(map(len, self.groups), default=0)
+        if not found.resampled.size:
+            return None
+        reach = float(found.resampled.std()) * sum(NormalDist().inv_cdf(chance) for chance in (1.0 - error, power))
+        gap = float(found.reflected.mean()) - self.margin
+        if abs(gap) <= 1e-3 * reach:
+            return None
+        quiet = math.ceil(n * _noise_share(self.groups) / _NOISY) if gap < 0.0 else 0
+        return max(math.ceil(n * (reach / gap) ** 2), quiet, n + 1)
+
+    @cached_property
+    def _bootstrap(self) -> _Bootstrap:
+        return _bootstrap(self._difference(_sizes(self.groups)), self.groups, self.resamples, self.seed)
 
     def _difference(self, sizes: Floats) -> Callable[[Floats], Floats]:
         own = _curve(self.x, sizes)
@@ -113,15 +130,6 @@ class OrderClaim:
             return own
         others = _curve(self.other, sizes)
         return lambda means: own(means) - others(means)
-
-    def _seeds(self, found: _Bootstrap, noise: float, n: int, error: float, power: float) -> int | None:
-        """Return how many seeds settle the claim if the bootstrap's spread falls as their root and they tell enough."""
-        reach = float(found.resampled.std()) * sum(NormalDist().inv_cdf(chance) for chance in (1.0 - error, power))
-        gap = float(found.reflected.mean()) - self.margin
-        if abs(gap) <= 1e-3 * reach:
-            return None
-        quiet = math.ceil(n * noise / _NOISY) if gap < 0.0 else 0
-        return max(math.ceil(n * (reach / gap) ** 2), quiet, n + 1)
 
 
 def explained_by_chance(

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, Protocol
 
 import numpy as np
 
+from heatbath.stats.evidence import Evidence
 from heatbath.stats.intervals import Interval, as_interval, as_sample
 from heatbath.stats.t_tests import Floats, check_margin, check_probability, paired, seeds_needed, welch
 
@@ -26,49 +28,54 @@ class Verdict:
     Attributes:
         claim: what is claimed, one sentence.
         outcome: settled for the claim, settled against it, or open.
-        detail: our numbers with their interval, the margin and the adjusted p-value, or why nothing can be said.
-        interval: of what is judged, as a rule a difference of means; its ends are the one-sided bounds that decide.
+        evidence: our numbers.
         margin: by how much (or, of a ratio, by what factor) two means may differ and still count as equal, or must
             differ to count as different.
-        p_value: the smaller one of those for and against the claim, adjusted for the family.
+        family: how many claims were judged together.
         seeds_needed: of an open claim: about how many seeds per group would settle it; None where nobody can say.
     """
 
     claim: str
     outcome: Literal["confirmed", "contradicted", "undecided"]
-    detail: str
-    interval: Interval | None = None
-    margin: float | None = None
-    p_value: float | None = None
+    evidence: Evidence
+    margin: float
+    family: int = 1
     seeds_needed: int | None = None
 
     @property
-    def text(self) -> str:
-        """The verdict in words, such as ``undecided (needs about 40 seeds)``."""
+    def interval(self) -> Interval | None:
+        """Of what is judged, as a rule a difference of means; its ends are the one-sided bounds that decide."""
+        return self.evidence.interval
+
+    @property
+    def p_value(self) -> float | None:
+        """The smaller one of those for and against the claim, adjusted for the family; None where nothing is judged."""
+        if self.interval is None:
+            return None
+        return min(1.0, self.family * min(self.evidence.p_if_false, self.evidence.p_if_true))
+
+    @property
+    def needs(self) -> str:
+        """What would settle an open claim, such as ``needs about 40 seeds``; empty where nobody can say."""
         if self.outcome != "undecided" or self.seeds_needed is None:
-            return self.outcome
+            return ""
         if self.seeds_needed > _MANY:
-            return f"{self.outcome} (needs over {_MANY} seeds)"
+            return f"needs over {_MANY} seeds"
         unit = 10 ** max(0, len(str(self.seeds_needed)) - 2)
-        return f"{self.outcome} (needs about {-(-self.seeds_needed // unit) * unit} seeds)"
+        return f"needs about {-(-self.seeds_needed // unit) * unit} seeds"
 
+    @property
+    def text(self) -> str:
+        """The outcome in words, such as ``undecided (needs about 40 seeds)``."""
+        return f"{self.outcome} ({self.needs})" if self.needs else self.outcome
 
-class Evidence(NamedTuple):
-    """What the data of one claim say.
-
-    Attributes:
-        p_if_false: how likely data this much in favour are if the claim is false; a small one confirms.
-        p_if_true: how likely data this much against it are if it is true; a small one contradicts.
-        interval: of what is judged.
-        numbers: the same in words.
-        seeds_needed: about how many seeds per group would settle the claim; None where nobody can say.
-    """
-
-    p_if_false: float
-    p_if_true: float
-    interval: Interval
-    numbers: str
-    seeds_needed: int | None
+    @property
+    def detail(self) -> str:
+        """Our numbers with their interval, the margin and the adjusted p-value, or why nothing can be said."""
+        if self.p_value is None:
+            return f"{self.evidence}."
+        of_family = f" among {self.family} claims" if self.family > 1 else ""
+        return f"{self.evidence}; margin {self.margin:.4g}, p = {self.p_value:.2g}{of_family}."
 
 
 class Judgeable(Protocol):
@@ -82,13 +89,15 @@ class Judgeable(Protocol):
     def margin(self) -> float:
         """The margin, in the units of what is judged."""
 
-    def weigh(self, error: float, power: float) -> Evidence | str:
-        """Return the evidence, or in words why there is none.
+    def weigh(self, error: float) -> Evidence:
+        """Return the evidence.
 
         Args:
             error: the chance of a wrong verdict that this claim may take; its interval has level ``1 - 2 error``.
-            power: the chance to settle the claim with the number of seeds that the evidence names.
         """
+
+    def seeds_needed(self, error: float, power: float) -> int | None:
+        """Return about how many seeds per group settle the claim with a chance of ``power``; None if nobody can say."""
 
 
 class Factor(float):
@@ -132,57 +141,35 @@ class Claim:
         if self.paired and len(self.a) != len(self.b):
             raise ValueError(f"pairs need a value of each group, got {len(self.a)} and {len(self.b)}")
 
-    def weigh(self, error: float, power: float) -> Evidence | str:
+    def weigh(self, error: float) -> Evidence:
         """Return the evidence by Welch's t, or by Student's of the differences of pairs.
 
         With ``d`` the difference, ``s`` its standard error and ``S`` the upper tail of Student's t, the p-values of
         ``|d| < margin`` are ``S((margin - |d|)/s)`` if it is false (the larger one of two one-sided tests), and
         ``S((|d| - margin)/s) + S((|d| + margin)/s)`` if it is true (a test that rejects on either side).
         """
-        a, b = (_logarithms(x) if self._is_ratio else x for x in (as_sample(self.a), as_sample(self.b)))
+        a, b = self._samples
         broken = int(np.count_nonzero(~np.isfinite(np.concatenate((a, b)))))
         if broken:
-            return f"no number in {broken} of {a.size + b.size} values: runs diverged, are missing or too short"
+            return Evidence(sizes=(a.size, b.size), obstacle="broken", broken=broken)
         if not a.size or not b.size:
-            return f"nothing to compare yet: n = {a.size} against n = {b.size}"
+            return Evidence(sizes=(a.size, b.size), obstacle="empty")
         test = paired(a, b) if self.paired else welch(a, b)
-        difference = as_interval(test, 1.0 - 2.0 * error)
-        interval, numbers = self._tell(a, b, difference)
-        seeds = self._seeds(a, b, error, power)
+        shown = self._show(a, b, as_interval(test, 1.0 - 2.0 * error))
         if not test.is_known:
-            one = min(a.size, b.size) == 1
-            reason = "one seed does not tell the spread" if one else "without a spread between seeds there is no test"
-            return Evidence(1.0, 1.0, interval, f"{numbers}: {reason}", seeds if one else None)
+            return replace(shown, obstacle="one seed" if min(a.size, b.size) == 1 else "no spread")
         if self.kind == "equal":
             size = abs(test.difference)
             if_true = min(1.0, test.tail(size - self._margin) + test.tail(size + self._margin))
-            return Evidence(test.tail(self._margin - size), if_true, interval, numbers, seeds)
+            return replace(shown, p_if_false=test.tail(self._margin - size), p_if_true=if_true)
         beyond = (test.difference if self.kind == "greater" else -test.difference) - self._margin
-        return Evidence(test.tail(beyond), test.tail(-beyond), interval, numbers, seeds)
+        return replace(shown, p_if_false=test.tail(beyond), p_if_true=test.tail(-beyond))
 
-    @property
-    def _is_ratio(self) -> bool:
-        return isinstance(self.margin, Factor)
-
-    @property
-    def _margin(self) -> float:
-        """The margin of the numbers that are tested."""
-        return math.log(self.margin) if self._is_ratio else self.margin
-
-    def _tell(self, a: Floats, b: Floats, difference: Interval) -> tuple[Interval, str]:
-        """The interval of what is judged, and all numbers in words."""
-        interval, name, digits, means = difference, "difference", 5, (float(a.mean()), float(b.mean()))
-        if self._is_ratio:
-            middle, low, high = (_exp(end) for end in (difference.estimate, difference.low, difference.high))
-            interval, name, digits = Interval(middle, low, high, difference.level), "ratio", 4
-            means = _exp(means[0]), _exp(means[1])
-        first, second = (f"{mean:.{digits}g}" for mean in means)
-        if self.paired:
-            return interval, f"{first} against {second} (n = {a.size} pairs), {name} {interval}"
-        return interval, f"{first} (n = {a.size}) against {second} (n = {b.size}), {name} {interval}"
-
-    def _seeds(self, a: Floats, b: Floats, error: float, power: float) -> int | None:
+    def seeds_needed(self, error: float, power: float) -> int | None:
         """Return how many seeds per group settle the claim if difference and spreads are what they seem."""
+        if self.weigh(error).obstacle not in (None, "one seed"):
+            return None
+        a, b = self._samples
         a, b = (a - b, np.zeros_like(b)) if self.paired else (a, b)
         spreads = [float(group.std(ddof=1)) for group in (a, b) if group.size > 1]
         difference = float(a.mean() - b.mean())
@@ -195,6 +182,30 @@ class Claim:
         else:
             needed = seeds_needed(*sds, gap, power, 1.0 - 2.0 * error)
         return max(needed, min(a.size, b.size) + 1)
+
+    @cached_property
+    def _samples(self) -> tuple[Floats, Floats]:
+        """The numbers that are tested."""
+        a, b = (_logarithms(x) if self._is_ratio else x for x in (as_sample(self.a), as_sample(self.b)))
+        return a, b
+
+    @property
+    def _is_ratio(self) -> bool:
+        return isinstance(self.margin, Factor)
+
+    @property
+    def _margin(self) -> float:
+        """The margin of the numbers that are tested."""
+        return math.log(self.margin) if self._is_ratio else self.margin
+
+    def _show(self, a: Floats, b: Floats, difference: Interval) -> Evidence:
+        """The numbers in the units of the claim, without p-values."""
+        means, sizes = (float(a.mean()), float(b.mean())), (a.size, b.size)
+        if not self._is_ratio:
+            return Evidence(interval=difference, means=means, sizes=sizes, paired=self.paired)
+        middle, low, high = (_exp(end) for end in (difference.estimate, difference.low, difference.high))
+        ratio, geometric = Interval(middle, low, high, difference.level), (_exp(means[0]), _exp(means[1]))
+        return Evidence(interval=ratio, measure="ratio", means=geometric, sizes=sizes, paired=self.paired)
 
 
 def judge(claims: Iterable[Judgeable], level: float = 0.95, power: float = 0.9) -> tuple[Verdict, ...]:
@@ -226,22 +237,17 @@ def judge(claims: Iterable[Judgeable], level: float = 0.95, power: float = 0.9) 
     check_probability("power", power)
     family = tuple(claims)
     error = (1.0 - level) / max(len(family), 1)
-    return tuple(_settle(claim, claim.weigh(error, power), error, len(family)) for claim in family)
+    return tuple(_settle(claim, error, power, len(family)) for claim in family)
 
 
-def _settle(claim: Judgeable, evidence: Evidence | str, error: float, family: int) -> Verdict:
-    if isinstance(evidence, str):
-        return Verdict(claim.statement, "undecided", f"{evidence}.", margin=claim.margin)
-    outcome: Literal["confirmed", "contradicted", "undecided"] = "undecided"
+def _settle(claim: Judgeable, error: float, power: float, family: int) -> Verdict:
+    evidence = claim.weigh(error)
     if evidence.p_if_false <= error:
-        outcome = "confirmed"
-    elif evidence.p_if_true <= error:
-        outcome = "contradicted"
-    p_value = min(1.0, family * min(evidence.p_if_false, evidence.p_if_true))
-    of_family = f" among {family} claims" if family > 1 else ""
-    detail = f"{evidence.numbers}; margin {claim.margin:.4g}, p = {p_value:.2g}{of_family}."
-    seeds = evidence.seeds_needed if outcome == "undecided" else None
-    return Verdict(claim.statement, outcome, detail, evidence.interval, claim.margin, p_value, seeds)
+        return Verdict(claim.statement, "confirmed", evidence, claim.margin, family)
+    if evidence.p_if_true <= error:
+        return Verdict(claim.statement, "contradicted", evidence, claim.margin, family)
+    needed = claim.seeds_needed(error, power)  # which takes longer than the test, and is shown of open claims alone
+    return Verdict(claim.statement, "undecided", evidence, claim.margin, family, needed)
 
 
 def _logarithms(values: Floats) -> Floats:

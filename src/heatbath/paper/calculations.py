@@ -1,0 +1,93 @@
+"""Results of calculations, which live in a store as a JSON file each, beside the runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from heatbath.paper.experiments import Calculation, ProgressCallback
+from heatbath.system import machine
+from heatbath.system.whole_files import whole_file
+
+
+def cached_results(calculations: Sequence[Calculation], folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the results of those calculations that a store, or a folder of exported files, has."""
+    return {c.name: result for c in calculations if (result := _cached(folder, c)) is not None}
+
+
+def compute(
+    calculations: Sequence[Calculation], store: Path, device: str, data_dir: Any, tell: ProgressCallback
+) -> dict[str, Mapping[str, Any]]:
+    """Return the results of calculations, from the store where another process has put them meanwhile."""
+    results: dict[str, Mapping[str, Any]] = {}
+    total = sum(calculation.seconds for calculation in calculations) or 1.0
+    before = 0.0
+    for calculation in calculations:
+
+        def inside(fraction: float, _what: str, one: Calculation = calculation, spent: float = before) -> None:
+            tell((spent + fraction * one.seconds) / total, one.label)
+
+        result = _cached(store, calculation)
+        if result is None:
+            inside(0.0, "")
+            chosen = machine.choose_device(device)
+            result = calculation.compute(calculation.settings, device=chosen, data_dir=data_dir, progress=inside)
+            _keep(store, calculation, result)
+        results[calculation.name] = result
+        before += calculation.seconds
+    return results
+
+
+def copy_results(source: Path, target: Path) -> int:
+    """Copy to a store what another has computed, and return how many files.
+
+    One of a name that is there is as good, unless it is damaged; what is damaged in the source is left out.
+    """
+    copied = 0
+    for file in sorted(source.glob("calculations/*.json")):
+        kept, place = _read(file), target / "calculations" / file.name
+        if kept is not None and _read(place) is None:
+            _write(place, json.dumps(kept))
+            copied += 1
+    return copied
+
+
+def damaged_results(folder: Path) -> list[Path]:
+    """Return the files of calculations in a store, or a folder of exported files, that cannot be read."""
+    return [file for file in sorted(folder.glob("calculations/*.json")) if _read(file) is None]
+
+
+def _cached(store: Path, calculation: Calculation) -> Mapping[str, Any] | None:
+    """The result of a calculation in the store; what is damaged or of other settings counts as absent."""
+    kept = _read(_path(store, calculation))
+    if kept is None or kept["settings"] != json.loads(json.dumps(dict(calculation.settings))):
+        return None
+    result: Mapping[str, Any] = kept["result"]
+    return result
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What `_keep` has written; None where there is no such file, or it is damaged."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(kept, dict) and "settings" in kept and isinstance(kept.get("result"), dict)
+    return kept if whole else None
+
+
+def _keep(store: Path, calculation: Calculation, result: Mapping[str, Any]) -> None:
+    text = json.dumps({"settings": dict(calculation.settings), "result": result})
+    _write(_path(store, calculation), text)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+def _path(store: Path, calculation: Calculation) -> Path:
+    return store / "calculations" / f"{calculation.name}.json"
