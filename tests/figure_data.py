@@ -6,12 +6,17 @@ import numpy as np
 
 from heatbath.report.page import write_report
 from heatbath.report.panels import FigureData, Panel, Series
+from heatbath.stats.evidence import Evidence
 from heatbath.stats.intervals import Interval
 from heatbath.stats.verdicts import Verdict
 
 PROTOCOLS = ("constant", "random", "cyclic:6", "cyclic:18", "cyclic:30")
 
 EVIL = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>\"'&" + 50 * "W"
+
+
+def _evidence(interval, first, second, if_false, if_true):
+    return Evidence(if_false, if_true, interval, means=(first, second), sizes=(20, 20))
 
 
 def curves(rng, start, end, rate, epochs=180):
@@ -35,19 +40,16 @@ def training_figure(name="figure1", title="Test accuracy of the CNN with five pr
         Verdict(
             "The random protocol reaches the test accuracy of the best cyclic one.",
             "confirmed",
-            "random 0.7304 (95 %: 0.7251 to 0.7357), cyclic:18 0.7312 (0.7260 to 0.7364), 20 seeds each; they differ "
-            "by less than the margin of 0.01, adjusted p = 0.004.",
-            Interval(-0.0008, -0.0049, 0.0033, 0.90),
+            _evidence(Interval(-0.0008, -0.0049, 0.0033, 0.90), 0.7304, 0.7312, 0.002, 1.0),
             0.01,
-            0.004,
+            2,
         ),
         Verdict(
             "The constant rate ends more than one point of accuracy below the random one.",
             "undecided",
-            "random minus constant 0.009 (90 %: -0.002 to 0.020) with 20 seeds each; the margin is 0.01.",
-            Interval(0.009, -0.002, 0.020, 0.90),
+            _evidence(Interval(0.009, -0.002, 0.020, 0.90), 0.7304, 0.7214, 0.105, 0.6),
             0.01,
-            0.21,
+            2,
             43,
         ),
     )
@@ -79,10 +81,8 @@ def categories_figure():
     verdict = Verdict(
         "Larger batches need a warmer protocol.",
         "contradicted",
-        "constant minus random at batch 1024: 0.011 (95 %: 0.006 to 0.016); the sign is the other one.",
-        Interval(0.011, 0.006, 0.016, 0.95),
+        _evidence(Interval(0.011, 0.006, 0.016, 0.95), 0.731, 0.72, 1.0, 0.0007),
         0.0,
-        0.0007,
     )
     return FigureData(
         "figure3",
@@ -117,7 +117,7 @@ def scatter_figure():
         "Temperature against learning rate",
         "Is the temperature proportional to the rate, and twice as high with a random one?",
         tuple(panels),
-        (Verdict("The temperature grows with the rate.", "undecided", "Too few runs to say."),),
+        (Verdict("The temperature grows with the rate.", "undecided", Evidence(sizes=(0, 3), obstacle="empty"), 0.0),),
         ("The axis of the paper's panel (b) is in units of 10⁻³, not 10⁻².",),
     )
 
@@ -150,7 +150,7 @@ def all_figures():
 
 def evil_figure():
     panel = Panel(EVIL, EVIL, EVIL, (Series(EVIL, (EVIL, "b"), (1.0, 2.0), style="points"),), note=EVIL)
-    verdict = Verdict(EVIL, "undecided", EVIL)
+    verdict = Verdict(EVIL, "undecided", Evidence(part=EVIL), 0.0)
     return FigureData("evil", EVIL, EVIL, (panel,), (verdict,), (EVIL,), {EVIL: EVIL}, (EVIL,))
 
 

@@ -5,11 +5,11 @@ import pytest
 
 from heatbath import paper
 from heatbath.cli import reproduce, verdicts
-from heatbath.cli.report import read_records
 from heatbath.engine import planning, runner
 from heatbath.paper import reproduction
 from heatbath.report import page
 from heatbath.runs.export import write_lines
+from heatbath.runs.sources import read_records
 from heatbath.runs.store import Store
 from heatbath.stats.verdicts import Claim, judge
 from heatbath.system import machine
@@ -90,13 +90,13 @@ def exported(trained, tmp_path):
 
 def test_records_come_from_stores_files_and_folders(trained, exported):
     (exported / "notes.txt").write_text("not a record")
-    expected = {record.run: record.curve("rate") for record in read_records(trained)}
+    expected = {record.run: record.curve("rate") for record in read_records(trained).records}
     assert len(expected) == 6
     for source in (exported, exported / "all.jsonl.gz"):
-        found = read_records(source)
+        found = read_records(source).records
         assert {record.run for record in found} == set(expected)
         assert {record.status for record in found} == {"finished"}
-    assert len(read_records(exported / "some.jsonl")) == 3
+    assert len(read_records(exported / "some.jsonl").records) == 3
 
 
 def test_exported_files_are_no_store(refused, exported):
@@ -187,7 +187,7 @@ def test_report_of_calculations_without_runs(heatbath, refused, exported, monkey
     for calculation in (smoke, laptop):
         kept = {"settings": calculation.settings, "result": {"momenta": [], "forms": {}}}
         (exported / "calculations" / f"{calculation.name}.json").write_text(json.dumps(kept))
-    monkeypatch.setattr(reproduction, "draw", lambda *_, **__: ((), "page"))
+    monkeypatch.setattr(reproduction, "report_on", lambda *_, **__: ((), "page"))
     assert heatbath("report", "exports", "--scale", "laptop")[0] == 0
     monkeypatch.setattr(type(smoke), "name", laptop.name)
     assert "there are runs of smoke" in refused("report", "exports", "--scale", "laptop")

@@ -8,8 +8,9 @@ import pytest
 from scipy import stats
 from synthetic_records import make_record, make_records
 
-from heatbath.paper.claims import LOSS_MARGIN, PAIRED_FROM, Above, Every, Near, Not, all_equal, greater
-from heatbath.paper.groups import FINAL_TEST, TAIL_LOSS, Found, perceptron, protocol_groups
+from heatbath.paper.claims import LOSS_MARGIN, PAIRED_FROM, Every, Not, above, all_equal, greater, near
+from heatbath.paper.groups import FigureRuns, perceptron, protocol_groups
+from heatbath.paper.quantities import FINAL_TEST, TAIL_LOSS
 from heatbath.stats.verdicts import Claim, Factor, judge
 
 RANDOM = np.random.default_rng(5)
@@ -21,26 +22,26 @@ def equal(a, b, margin=0.03):
 
 
 def test_near_is_the_one_sample_test():
-    evidence = Near("x", A, 0.895, 0.02).weigh(0.05, 0.9)
-    above = stats.ttest_1samp(A, 0.895 - 0.02, alternative="greater").pvalue
+    evidence = near("x", A, 0.895, 0.02).weigh(0.05)
+    higher = stats.ttest_1samp(A, 0.895 - 0.02, alternative="greater").pvalue
     below = stats.ttest_1samp(A, 0.895 + 0.02, alternative="less").pvalue
-    assert evidence.p_if_false == pytest.approx(max(above, below), rel=1e-9)
+    assert evidence.p_if_false == pytest.approx(max(higher, below), rel=1e-9)
     interval = stats.ttest_1samp(A, 0.895).confidence_interval(0.9)
     assert (evidence.interval.low, evidence.interval.high) == pytest.approx(
         (interval.low - 0.895, interval.high - 0.895)
     )
-    assert "(n = 8) against 0.895," in evidence.numbers
+    assert "(n = 8) against 0.895," in str(evidence)
 
 
 def test_near_without_values_decides_nothing():
-    assert judge([Near("x", [], 1.0, 0.1)])[0].outcome == "undecided"
+    assert judge([near("x", [], 1.0, 0.1)])[0].outcome == "undecided"
 
 
 def test_above_is_the_one_sided_one_sample_test():
-    evidence = Above("x", A, 0.895).weigh(0.05, 0.9)
+    evidence = above("x", A, 0.895).weigh(0.05)
     assert evidence.p_if_false == pytest.approx(stats.ttest_1samp(A, 0.895, alternative="greater").pvalue, rel=1e-9)
-    assert "(n = 8) against 0.895," in evidence.numbers
-    assert judge([Above("x", [], 1.0)])[0].outcome == "undecided"
+    assert "(n = 8) against 0.895," in str(evidence)
+    assert judge([above("x", [], 1.0)])[0].outcome == "undecided"
 
 
 def test_all_equal_looks_at_every_pair():
@@ -50,7 +51,7 @@ def test_all_equal_looks_at_every_pair():
     records = {}
     for group in groups:
         records |= {record.run: record for record in make_records(group.configs, accuracy=levels[group.label]).values()}
-    found = Found("smoke", tuple(groups), records)
+    found = FigureRuns("smoke", tuple(groups), records)
     (verdict,) = judge([all_equal(found, "alike", groups, FINAL_TEST, 0.01)])
     assert verdict.outcome == "contradicted"
     assert "constant against cyclic:6" in verdict.detail
@@ -64,11 +65,10 @@ LOSSES, HIGHER = (np.exp(RANDOM.normal(mean, 0.02, 8)) for mean in (-6.4, -5.95)
 )
 def test_a_factor_is_tested_on_logarithms_and_told_as_a_ratio(factor, outcome):
     claim = Claim("same loss", "equal", HIGHER, LOSSES, Factor(factor))
-    found, plain = (
-        one.weigh(0.05, 0.9) for one in (claim, equal(np.log(HIGHER), np.log(LOSSES), float(np.log(factor))))
-    )
+    logarithms = equal(np.log(HIGHER), np.log(LOSSES), float(np.log(factor)))
+    found, plain = claim.weigh(0.05), logarithms.weigh(0.05)
     assert (found.p_if_false, found.p_if_true) == pytest.approx((plain.p_if_false, plain.p_if_true), rel=1e-9)
-    assert found.seeds_needed == plain.seeds_needed
+    assert claim.seeds_needed(0.05, 0.9) == logarithms.seeds_needed(0.05, 0.9)
     ends = (found.interval.estimate, found.interval.low, found.interval.high)
     assert np.log(ends) == pytest.approx((plain.interval.estimate, plain.interval.low, plain.interval.high), rel=1e-9)
     (verdict,) = judge([claim])
@@ -96,7 +96,7 @@ def test_losses_of_runs_are_compared_by_their_ratio():
     records = {}
     for group in groups:
         records |= make_records(group.configs, accuracy=levels[group.label])
-    found = Found("smoke", tuple(groups), records)
+    found = FigureRuns("smoke", tuple(groups), records)
     losses = [stats.gmean([TAIL_LOSS.of(record) for record in found.runs(group)]) for group in groups]
     (verdict,) = judge([all_equal(found, "alike", groups, TAIL_LOSS, LOSS_MARGIN)])
     assert verdict.outcome == "contradicted"
@@ -109,7 +109,7 @@ def test_groups_of_many_seeds_are_compared_by_seed():
     groups = protocol_groups(perceptron("smoke"), PAIRED_FROM, protocols=("constant", "random"))
     records = make_records(groups[0].configs) | make_records(groups[1].configs[1:])
     del records[groups[0].configs[3].run]
-    found = Found("smoke", tuple(groups), records)
+    found = FigureRuns("smoke", tuple(groups), records)
 
     def detail(asked):
         return judge([all_equal(found, "alike", asked, FINAL_TEST, 0.01)])[0].detail
@@ -129,18 +129,22 @@ def test_of_few_seeds_the_number_needed_is_that_of_pairs_if_there_would_be_pairs
     b = [0.735, 0.734, 0.743, 0.744, 0.739]
     a = [0.7375, 0.738, 0.7458, 0.7475, 0.742]
 
-    def weigh(a, b, common=5):
+    def claim(a, b, common=5):
         values = {random: a, constant: b}
         pairs = [values[random][:common], values[constant][:common]]
         found = SimpleNamespace(values=lambda group, _: values[group], pairs=lambda *_: pairs)
-        return greater(found, "random is better", random, constant, FINAL_TEST).weigh(0.05 / 14, 0.9)
+        return greater(found, "random is better", random, constant, FINAL_TEST)
 
-    welch, pairs = (Claim("", "greater", a, b, paired=paired).weigh(0.05 / 14, 0.9) for paired in (False, True))
-    assert pairs.seeds_needed < PAIRED_FROM < welch.seeds_needed
-    assert weigh(a, b) == welch._replace(seeds_needed=PAIRED_FROM)
+    def needed(one):
+        return one.seeds_needed(0.05 / 14, 0.9)
+
+    welch, pairs = (Claim("", "greater", a, b, paired=paired) for paired in (False, True))
+    assert needed(pairs) < PAIRED_FROM < needed(welch)
+    assert claim(a, b).weigh(0.05 / 14) == welch.weigh(0.05 / 14)
+    assert needed(claim(a, b)) == PAIRED_FROM
     apart = [value + 0.05 for value in a]
-    assert weigh(apart, b) == Claim("", "greater", apart, b).weigh(0.05 / 14, 0.9)
-    assert weigh(a, b, common=0) == welch
+    assert needed(claim(apart, b)) == needed(Claim("", "greater", apart, b))
+    assert needed(claim(a, b, common=0)) == needed(welch)
 
 
 def test_diverged_runs_leave_a_claim_open():
@@ -151,7 +155,7 @@ def test_diverged_runs_leave_a_claim_open():
         records |= {record.run: record for record in made}
     broken = groups[1].configs[0]
     records[broken.run] = make_record(broken, status="diverged")
-    found = Found("smoke", tuple(groups), records)
+    found = FigureRuns("smoke", tuple(groups), records)
     (verdict,) = judge([all_equal(found, "alike", groups, FINAL_TEST, 0.01)])
     assert verdict.outcome == "undecided"
     assert "diverged" in verdict.detail
@@ -159,22 +163,22 @@ def test_diverged_runs_leave_a_claim_open():
 
 def test_every_is_as_strong_as_its_weakest_part():
     parts = {"one": equal(A, B), "two": equal(A, A + 0.012)}
-    single = {name: part.weigh(0.05, 0.9) for name, part in parts.items()}
-    both = Every("both", parts).weigh(0.05, 0.9)
+    single = {name: part.weigh(0.05) for name, part in parts.items()}
+    both = Every("both", parts).weigh(0.05)
     assert both.p_if_false == max(e.p_if_false for e in single.values()) == single["two"].p_if_false
     assert both.p_if_true == min(1.0, 2 * min(e.p_if_true for e in single.values()))
     assert both.interval == single["two"].interval
-    assert "two" in both.numbers
+    assert "two" in str(both)
 
 
 def test_one_failing_part_is_what_more_seeds_would_settle():
     """Not the part that is hardest to tell: the whole falls with the first that does."""
     parts = {"fails": equal(A, A + 0.05), "holds": equal(A, A + 0.012), "open": equal(A, A + 0.0299)}
-    single = {name: part.weigh(0.01, 0.9).seeds_needed for name, part in parts.items()}
+    single = {name: part.seeds_needed(0.01, 0.9) for name, part in parts.items()}
     assert single["open"] > 100 * single["fails"]
-    assert Every("all", parts).weigh(0.01, 0.9).seeds_needed == parts["fails"].weigh(0.01 / 3, 0.9).seeds_needed
+    assert Every("all", parts).seeds_needed(0.01, 0.9) == parts["fails"].seeds_needed(0.01 / 3, 0.9)
     del parts["fails"]
-    assert Every("all", parts).weigh(0.01, 0.9).seeds_needed == single["open"]
+    assert Every("all", parts).seeds_needed(0.01, 0.9) == single["open"]
 
 
 @pytest.mark.parametrize("means", [(0.0, 0.0, 0.0, 0.0), (0.0, 0.1, 0.2, 0.3)], ids=["all hard", "one harder"])
@@ -185,9 +189,9 @@ def test_the_promised_seeds_settle_all_parts_at_once(means):
         return Every("all", {str(k): equal(*pair, 0.8) for k, pair in enumerate(combinations(groups, 2))})
 
     pilot = np.array([-1.0, 1.0, -1.0, 1.0]) * math.sqrt(0.75)
-    n, trials = alike([pilot + mean for mean in means]).weigh(0.01, 0.9).seeds_needed, 400
+    n, trials = alike([pilot + mean for mean in means]).seeds_needed(0.01, 0.9), 400
     data = np.random.default_rng(71).normal(size=(trials, len(means), n)) + np.array(means)[:, None]
-    settled = sum(alike(groups).weigh(0.01, 0.9).p_if_false <= 0.01 for groups in data)
+    settled = sum(alike(groups).weigh(0.01).p_if_false <= 0.01 for groups in data)
     assert -4.0 * math.sqrt(0.09 / trials) < settled / trials - 0.9 < 0.09
 
 

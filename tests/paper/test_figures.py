@@ -9,7 +9,7 @@ import pytest
 from synthetic_records import make_record, make_records
 
 from heatbath.paper import EXPERIMENTS
-from heatbath.paper.groups import ROUGHNESS
+from heatbath.paper.quantities import ROUGHNESS
 from heatbath.runs.records import Epoch, Record
 
 
@@ -64,34 +64,37 @@ def test_figure4_contradicts_it_where_it_is_false():
     assert one_of(verdicts, "best cyclic", "final", "scratch") == "contradicted"
 
 
-@pytest.mark.parametrize("by", ["way", "epochs"])
-def test_figure1_tells_the_way_gone_from_epochs(by):
+@pytest.mark.parametrize("by", ["summed rate", "epochs"])
+def test_figure1_tells_the_summed_rate_from_epochs(by):
     """Made-up cycles, deeper for longer periods, and a loss that follows the sum of their rates, or the epochs."""
     experiment = EXPERIMENTS["figure1"]
     records = {}
     for config in experiment.configs("laptop"):
         depth = (config.protocol.period or 0.0) / 40.0
         rates = [config.lr * (1.0 + depth * math.cos(math.pi * (k + 0.5) / 30.0)) for k in range(config.epochs)]
-        gone = list(accumulate(rate / config.lr for rate in rates)) if by == "way" else range(1, config.epochs + 1)
+        passed = [rate / config.lr for rate in rates] if by == "summed rate" else [1.0] * config.epochs
         noise = 1.0 + 0.01 * Random(config.run).random()
-        epochs = [Epoch(rate, noise * math.exp(-x / 15.0), 0.9, 0.2, 0.9) for rate, x in zip(rates, gone, strict=True)]
+        epochs = [
+            Epoch(rate, noise * math.exp(-x / 15.0), 0.9, 0.2, 0.9)
+            for rate, x in zip(rates, accumulate(passed), strict=True)
+        ]
         records[config.run] = Record(config, "finished", tuple(epochs))
     figure = experiment.figure(records, "laptop")
-    (verdict,) = (verdict for verdict in figure.verdicts if "of the sum of the rates" in verdict.claim)
-    assert verdict.outcome == ("confirmed" if by == "way" else "contradicted")
+    (verdict,) = (verdict for verdict in figure.verdicts if "of the summed rate" in verdict.claim)
+    assert verdict.outcome == ("confirmed" if by == "summed rate" else "contradicted")
     slopes = [math.log(series.y[15]) / series.x[15] for series in figure.panels[-1].series]
-    assert (max(slopes) == pytest.approx(min(slopes), rel=0.03)) == (by == "way")
+    assert (max(slopes) == pytest.approx(min(slopes), rel=0.03)) == (by == "summed rate")
 
 
-def test_a_first_epoch_beyond_a_part_of_the_way_has_no_loss_there():
+def test_a_first_epoch_beyond_a_part_of_the_summed_rate_has_no_loss_there():
     _, figure = judge("figure1", 0.9, scale="smoke")
-    (verdict,) = (verdict for verdict in figure.verdicts if "of the sum of the rates" in verdict.claim)
+    (verdict,) = (verdict for verdict in figure.verdicts if "of the summed rate" in verdict.claim)
     assert verdict.outcome == "undecided"
     assert "no number" in verdict.detail
 
 
-def test_figure5_tells_temperature_from_the_way_gone():
-    """Runs that learn by l N / C alone: III differs from I after the same epochs and not after the same way."""
+def test_figure5_tells_temperature_from_the_summed_rate():
+    """Runs that learn by l N / C alone: III differs from I after the same epochs and not at the same summed rate."""
     experiment = EXPERIMENTS["figure5"]
     records = {}
     for seed_record in make_records(experiment.configs("laptop")).values():
@@ -104,8 +107,8 @@ def test_figure5_tells_temperature_from_the_way_gone():
         records[config.run] = Record(config, "finished", tuple(epochs))
     figure = experiment.figure(records, "laptop")
     assert [verdict.outcome for verdict in figure.verdicts] == ["confirmed"] * 4
-    over_epochs, over_way, _ = figure.panels
-    ends = {series.name: series.x[-1] for series in over_way.series}
+    over_epochs, over_sum, _ = figure.panels
+    ends = {series.name: series.x[-1] for series in over_sum.series}
     assert ends["I: C = 60, 2l"] == pytest.approx(ends["II: C = 30, l"], rel=0.01)
     assert ends["III: C = 60, l"] == pytest.approx(0.5 * ends["I: C = 60, 2l"])
     assert over_epochs.series[0].x[-1] == 24

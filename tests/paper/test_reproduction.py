@@ -7,10 +7,10 @@ import pytest
 from heatbath.data.formats import DataError
 from heatbath.engine import runner
 from heatbath.paper import EXPERIMENTS, Calculation
-from heatbath.paper.experiments import Drawing, Experiment
+from heatbath.paper.experiments import Experiment
 from heatbath.paper.reproduction import reproduce
 from heatbath.report.panels import Panel, Series
-from heatbath.stats.verdicts import Claim, judge
+from heatbath.stats.verdicts import Claim
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def counted(monkeypatch):
         calls.append(device)
         return {"twice": 2 * settings["x"]}
 
+    claim = Claim("more", "greater", [3.0, 4.0], [1.0, 1.5])
     calculations = [Calculation("double", {"x": 21}, compute), Calculation("triple", {"x": 5}, compute)]
 
-    def draw(found):
+    def panels(found):
         values = [found.results[c.name]["twice"] for c in calculations if c.name in found.results]
-        panel = Panel("p", "x", "y", (Series("s", tuple(map(float, range(len(values)))), tuple(values)),))
-        return Drawing([panel], judge([Claim("more", "greater", [3.0, 4.0], [1.0, 1.5])]))
+        return [Panel("p", "x", "y", (Series("s", tuple(map(float, range(len(values)))), tuple(values)),))]
 
-    experiment = Experiment("counted", "t", "q", draw, calculations=lambda _scale: calculations)
+    experiment = Experiment("counted", "t", "q", lambda _: [claim], panels, calculations=lambda _scale: calculations)
     monkeypatch.setitem(EXPERIMENTS, "counted", experiment)
     return calls
 

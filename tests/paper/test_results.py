@@ -12,7 +12,8 @@ from scipy import stats
 
 from heatbath import cli
 from heatbath.paper import EXPERIMENTS, claims
-from heatbath.paper.groups import BEST_TEST, FINAL_TEST, MEAN_TEST, ROUGHNESS, TAIL_LOSS, Found
+from heatbath.paper.groups import FigureRuns as Found
+from heatbath.paper.quantities import BEST_TEST, FINAL_TEST, MEAN_TEST, ROUGHNESS, TAIL_LOSS
 from heatbath.tasks.registry import Margin, networks
 from heatbath.thermostat import Thermostat
 
@@ -171,7 +172,7 @@ def test_the_words_on_the_last_epoch_of_figure_2_are_those_of_the_records():
     assert f"these two are {words}, and no pair more than 0.0005;" in PROSE
     assert np.ptp([fmean(some) for some in ends.values()]) < 0.0005
     found = Found("paper", EXPERIMENTS["figure2"].groups("paper"), records())
-    last = claims.all_equal(found, "", found.groups, FINAL_TEST, 0.001).weigh(0.05 / 5, 0.9)
+    last = claims.all_equal(found, "", found.groups, FINAL_TEST, 0.001).weigh(0.05 / 5)
     assert f"judged by that epoch alone the claim would be open as well (p = {5 * last.p_if_false:.2g})" in PROSE
     verdicts = {verdict.claim: verdict for verdict in EXPERIMENTS["figure2"].figure(records(), "paper").verdicts}
     for kind, words in (("test", "{} apart on the test images ({})"), ("train", "{} ({}) on the training images")):

@@ -9,7 +9,7 @@ from committed_records import PROSE, ROOT, late_gain, records, runs_of, together
 from scipy import stats
 
 from heatbath.paper import EXPERIMENTS, claims
-from heatbath.paper.groups import BEST_TEST, FINAL_TEST, MEAN_TEST, TAIL_LOSS, TAIL_TEST
+from heatbath.paper.quantities import BEST_TEST, FINAL_TEST, MEAN_TEST, TAIL_LOSS, TAIL_TEST
 
 
 def test_by_pairs_no_verdict_on_vgg16_would_be_another(monkeypatch):

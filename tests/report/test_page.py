@@ -13,6 +13,8 @@ pytest.importorskip("matplotlib")
 from figure_data import ABOUT, EVIL, all_figures, categories_figure, sample_report, scatter_figure, training_figure
 from heatbath.report.page import describe_panel, write_report
 from heatbath.report.panels import FigureData, Panel, Series, to_csv
+from heatbath.stats.evidence import Evidence
+from heatbath.stats.intervals import Interval
 from heatbath.stats.verdicts import Verdict
 
 VOID = {"meta", "link", "img", "br", "input", "hr"}
@@ -99,8 +101,9 @@ def test_texts_are_escaped(page, outline):
 
 
 def test_no_line_tears_a_number_apart(tmp_path):
-    detail = "0.5 against 3.78e-09 (n = 20 pairs), <b> (98 %: -1 to 2); margin 1, p = 1.7e-09 among 5 claims."
-    verdict = Verdict("a claim", "confirmed", detail)
+    interval = Interval(0.5, -1.0, 2.0, 0.98)
+    evidence = Evidence(3.4e-10, 1.0, interval, means=(0.5, 3.78e-09), sizes=(20, 20), paired=True, part="<b>")
+    verdict = Verdict("a claim", "confirmed", evidence, 1.0, 5)
     figure = FigureData("some", "t", "q", (), verdicts=(verdict,))
     page = write_report([figure], tmp_path, about={}).read_text(encoding="utf-8")
     parts = re.findall(r'<span class="whole">(.*?)</span>', page)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from heatbath.stats.evidence import Evidence
 from heatbath.stats.intervals import Interval
 from heatbath.stats.t_tests import seeds_needed
-from heatbath.stats.verdicts import Claim, Evidence, Factor, Verdict, judge
+from heatbath.stats.verdicts import Claim, Factor, Verdict, judge
 from samples import LEFT, RIGHT, check_rate_at_most, normals, standardized
 
 
@@ -191,17 +192,18 @@ def test_pairs_are_judged_by_their_differences(correlation):
     a, b = (correlation * common + math.sqrt(1 - correlation**2) * normals(seed, 9) for seed in (62, 63))
     a += 0.1 - np.mean(a - b)
     margin = 0.4
-    evidence = Claim("c", "equal", a, b, margin, paired=True).weigh(0.05, 0.9)
+    claim = Claim("c", "equal", a, b, margin, paired=True)
+    evidence = claim.weigh(0.05)
     sides = [stats.ttest_rel(a, b + margin, alternative="less"), stats.ttest_rel(a, b - margin, alternative="greater")]
     np.testing.assert_allclose(evidence.p_if_false, max(side.pvalue for side in sides))
     expected = stats.ttest_rel(a, b).confidence_interval(0.9)
     np.testing.assert_allclose([evidence.interval.low, evidence.interval.high], expected)
     sd = float(np.std(a - b, ddof=1))
-    assert evidence.seeds_needed == max(10, seeds_needed(sd, 0.0, np.mean(a - b), level=0.95, margin=margin))
-    assert evidence.numbers.startswith(f"{a.mean():.5g} against {b.mean():.5g} (n = 9 pairs), difference ")
-    ratio = Claim("c", "equal", np.exp(a), np.exp(b), Factor(math.exp(margin)), paired=True).weigh(0.05, 0.9)
-    np.testing.assert_allclose(ratio[:2], evidence[:2])
-    assert f"{math.exp(a.mean()):.4g} against {math.exp(b.mean()):.4g} (n = 9 pairs), ratio " in ratio.numbers
+    assert claim.seeds_needed(0.05, 0.9) == max(10, seeds_needed(sd, 0.0, np.mean(a - b), level=0.95, margin=margin))
+    assert str(evidence).startswith(f"{a.mean():.5g} against {b.mean():.5g} (n = 9 pairs), difference ")
+    ratio = Claim("c", "equal", np.exp(a), np.exp(b), Factor(math.exp(margin)), paired=True).weigh(0.05)
+    np.testing.assert_allclose((ratio.p_if_false, ratio.p_if_true), (evidence.p_if_false, evidence.p_if_true))
+    assert f"{math.exp(a.mean()):.4g} against {math.exp(b.mean()):.4g} (n = 9 pairs), ratio " in str(ratio)
 
 
 def test_nobody_can_say_at_the_margin():
@@ -210,11 +212,9 @@ def test_nobody_can_say_at_the_margin():
 
 
 def test_verdict_in_words():
-    assert Verdict("c", "undecided", "", seeds_needed=38).text == "undecided (needs about 38 seeds)"
-    assert Verdict("c", "undecided", "", seeds_needed=834).text == "undecided (needs about 840 seeds)"
-    assert Verdict("c", "undecided", "", seeds_needed=1000).text == "undecided (needs about 1000 seeds)"
-    assert Verdict("c", "undecided", "", seeds_needed=1001).text == "undecided (needs over 1000 seeds)"
-    assert Verdict("c", "confirmed", "").text == "confirmed"
+    for seeds, words in ((38, "about 38"), (834, "about 840"), (1000, "about 1000"), (1001, "over 1000")):
+        assert Verdict("c", "undecided", Evidence(), 0.1, seeds_needed=seeds).text == f"undecided (needs {words} seeds)"
+    assert Verdict("c", "confirmed", Evidence(), 0.1).text == "confirmed"
     (verdict, _) = judge([Claim("c", "greater", LEFT, RIGHT, 0.005)] * 2)
     assert verdict.detail == (
         "0.7312 (n = 5) against 0.71517 (n = 6), difference 0.0160 (95 %: 0.0093 to 0.0228); "
@@ -226,18 +226,27 @@ def test_any_claim_that_weighs_itself_is_judged():
     class Given:
         statement, margin = "given", 0.25
 
-        def weigh(self, error, power):
-            assert (round(error, 12), power) == (0.05, 0.8)
-            return Evidence(0.5, 0.01, Interval(0.1, 0.0, 0.2, 1.0 - 2.0 * error), "it is so", 7)
+        def weigh(self, error):
+            assert round(error, 12) == 0.05
+            return Evidence(0.5, 0.01, Interval(0.1, 0.0, 0.2, 1.0 - 2.0 * error), means=(1.3, 1.2), sizes=(4, 5))
+
+        def seeds_needed(self, error, power):
+            pytest.fail("of a settled claim nobody asks")
 
     class Silent(Given):
-        def weigh(self, error, power):
-            return "no data"
+        def weigh(self, error):
+            return Evidence(obstacle="broken", sizes=(4, 5), broken=2)
+
+        def seeds_needed(self, error, power):
+            assert (round(error, 12), power) == (0.05, 0.8)
+            return 7
 
     given, silent = judge([Given(), Silent()], level=0.9, power=0.8)
     assert (given.outcome, given.p_value, given.seeds_needed) == ("contradicted", 0.02, None)
-    assert given.detail == "it is so; margin 0.25, p = 0.02 among 2 claims."
-    assert (silent.outcome, silent.detail) == ("undecided", "no data.")
+    numbers = "1.3 (n = 4) against 1.2 (n = 5), difference 0.10 (90 %: 0.00 to 0.20)"
+    assert given.detail == f"{numbers}; margin 0.25, p = 0.02 among 2 claims."
+    assert silent.detail == "no number in 2 of 9 values: runs diverged, are missing or too short."
+    assert (silent.outcome, silent.p_value, silent.seeds_needed) == ("undecided", None, 7)
 
 
 @pytest.mark.parametrize(
