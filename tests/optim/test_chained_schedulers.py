@@ -138,9 +138,18 @@ def test_a_warm_up_of_epochs_built_too_late_is_told_once():
     effective_rates(parameter, optimizer, [sequence, inner], 3)
 
 
-def test_a_second_random_lr_takes_over_from_the_first():
+@pytest.mark.parametrize("how", ["forgotten", "removed"])
+def test_a_second_random_lr_takes_over_from_one_that_is_gone(how):
     parameter, optimizer = make()
-    hb.RandomLR(optimizer, LAW, seed=3)
+    first = hb.RandomLR(optimizer, LAW, seed=3)
+    effective_rates(parameter, optimizer, [first], 2)
+    with pytest.raises(ValueError, match="draws already by RandomLR"):
+        hb.RandomLR(optimizer, LAW, seed=4)
+    if how == "removed":
+        first.remove()
+        np.testing.assert_allclose(effective_rates(parameter, optimizer, [first], 3), 0.1)
+    else:
+        del first
     second = hb.RandomLR(optimizer, LAW, seed=4)
     rates = effective_rates(parameter, optimizer, [second], 6)
     np.testing.assert_allclose(rates, 0.1 * hb.draw(LAW, 4, 0, 6), rtol=1e-11)

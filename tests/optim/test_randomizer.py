@@ -41,7 +41,7 @@ def test_on_sgd_it_is_random_sgd(coupling, nesterov):
     for row in gradients(parameters, 12):
         walk(optimizer, parameters, [row])
         walk(ours, twins, [row])
-        assert handle.rate == ours.param_groups[0]["multiplier"]
+        assert handle.multiplier == ours.param_groups[0]["multiplier"]
     for p, twin in zip(parameters, twins, strict=True):
         torch.testing.assert_close(p, twin)
     assert optimizer.param_groups[0]["lr"] == 0.1
@@ -112,7 +112,7 @@ def test_sparse_gradients():
     with torch.sparse.check_sparse_tensor_invariants(True):
         embedding(torch.tensor([1, 3])).sum().backward()
     optimizer.step()
-    torch.testing.assert_close(embedding.weight.grad.coalesce().values(), torch.full((2, 2), handle.rate))
+    torch.testing.assert_close(embedding.weight.grad.coalesce().values(), torch.full((2, 2), handle.multiplier))
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -130,7 +130,7 @@ def test_skipped_steps_consume_no_draw(fused, coupling):
         scaler.step(optimizer)
         scaler.update()
         if k not in (1, 2):
-            seen.append(handle.rate)
+            seen.append(handle.multiplier)
         assert optimizer.param_groups[0]["lr"] == 0.1
     assert seen == hb.draw(LAW, 0, 0, 4).tolist()
 
@@ -148,17 +148,17 @@ def test_resume_and_remove():
     others, fresh = make(torch.optim.AdamW, lr=0.1)
     resumed = hb.randomize(fresh, LAW, seed=3)
     resumed.load_state_dict(state)
-    assert resumed.rate == handle.rate
+    assert resumed.multiplier == handle.multiplier
     walk(fresh, others, gradients(others, 1))
-    assert resumed.rate == hb.draw(LAW, 3, 5, 1)[0]
+    assert resumed.multiplier == hb.draw(LAW, 3, 5, 1)[0]
     for key, value in {"law": "uniform:1.0", "coupling": "update", "seed": 4}.items():
-        with pytest.raises(ValueError, match=f"has {key}={value!r}, this randomizer has {key}=.* the saved {key}$"):
+        with pytest.raises(ValueError, match=f"has {key}={value!r}, this randomize has {key}=.* the saved {key}$"):
             resumed.load_state_dict({**state, key: value})
 
     resumed.remove()
-    before = resumed.rate
+    before = resumed.multiplier
     walk(fresh, others, gradients(others, 1))
-    assert resumed.rate == before
+    assert resumed.multiplier == before
     hb.randomize(fresh, LAW)
 
 
@@ -178,7 +178,7 @@ def test_checkpoints_by_torch_distributed_consume_no_draw(kind, coupling):
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-            assert handle.rate == hb.draw(LAW, 3, k, 1)[0]
+            assert handle.multiplier == hb.draw(LAW, 3, k, 1)[0]
             checkpoint.get_optimizer_state_dict(model, optimizer)
 
     model, optimizer, handle = build()
@@ -187,7 +187,7 @@ def test_checkpoints_by_torch_distributed_consume_no_draw(kind, coupling):
     again, resumed, other = build()
     other.load_state_dict(handle.state_dict())
     checkpoint.set_optimizer_state_dict(again, resumed, checkpoint.get_optimizer_state_dict(model, optimizer))
-    assert other.rate == handle.rate
+    assert other.multiplier == handle.multiplier
     train(again, resumed, other, range(4, 6))
 
 
@@ -203,7 +203,7 @@ def test_a_closure_at_rate_zero_draws():
         return torch.zeros(())
 
     optimizer.step(closure)
-    assert parameter.grad.item() == pytest.approx(handle.rate, rel=1e-6)
+    assert parameter.grad.item() == pytest.approx(handle.multiplier, rel=1e-6)
     assert handle.state_dict()["step"] == 1
 
 
@@ -256,7 +256,7 @@ def test_a_shared_gradient_is_multiplied_once():
     optimizer = torch.optim.SGD([a, b], 0.1)
     handle = hb.randomize(optimizer, LAW)
     optimizer.step()
-    torch.testing.assert_close(a.detach(), torch.full((2,), -0.1 * handle.rate))
+    torch.testing.assert_close(a.detach(), torch.full((2,), -0.1 * handle.multiplier))
 
 
 @pytest.mark.parametrize("name", ["optimizer", "optim"])
@@ -302,3 +302,66 @@ def test_bad_arguments(call, error, word):
     _, optimizer = make(torch.optim.SGD, lr=0.1)
     with pytest.raises(error, match=word):
         call(optimizer)
+
+
+@pytest.mark.parametrize("coupling", ["gradient", "update"])
+@pytest.mark.parametrize("draws", ["randomize", "RandomLR"])
+def test_the_state_of_the_optimizer_is_all_that_a_framework_needs_to_save(draws, coupling):
+    def build():
+        parameters, optimizer = make(torch.optim.AdamW, lr=0.1)
+        if draws == "randomize":
+            handle = hb.randomize(optimizer, LAW, coupling=coupling, seed=3)
+            return parameters, optimizer, handle, lambda: None
+        scheduler = hb.RandomLR(optimizer, LAW, seed=3)
+        return parameters, optimizer, scheduler, scheduler.step
+
+    def train(parameters, optimizer, after, rows):
+        for row in rows:
+            walk(optimizer, parameters, [row])
+            after()
+
+    parameters, optimizer, handle, after = build()
+    rows = gradients(parameters, 12)
+    train(parameters, optimizer, after, rows[:7])
+    stream = io.BytesIO()
+    torch.save([[p.detach() for p in parameters], optimizer.state_dict()], stream)
+    train(parameters, optimizer, after, rows[7:])
+
+    stream.seek(0)
+    weights, state = torch.load(stream, weights_only=True)
+    others, resumed, _, after = build()
+    resumed.load_state_dict(state)
+    plains, plain = make(torch.optim.AdamW, lr=0.1)
+    plain.load_state_dict(state)
+    for parameter, other, weight in zip(others, plains, weights, strict=True):
+        parameter.data.copy_(weight)
+        other.data.copy_(weight)
+    train(others, resumed, after, rows[7:])
+    assert all(torch.equal(one, other) for one, other in zip(parameters, others, strict=True))
+    walk(plain, plains, rows[7:8])
+    assert plain.param_groups[0]["lr"] == 0.1
+    assert plain.param_groups[0].keys() == make(torch.optim.AdamW, lr=0.1)[1].param_groups[0].keys() | (
+        {"initial_lr"} if draws == "RandomLR" else set()
+    )
+
+    handle.remove()
+    other = hb.randomize(optimizer, hb.Uniform(0.25), seed=3)
+    with pytest.raises(ValueError, match="build the randomize with the saved law"):
+        optimizer.load_state_dict(state)
+    assert other.state_dict()["step"] == 0
+    other.remove()
+    hb.randomize(optimizer, LAW, coupling="gradient", seed=3)
+    with pytest.warns(UserWarning, match="no draws of randomize"):
+        optimizer.load_state_dict(plain.state_dict())
+
+
+def test_a_with_statement_ends_it_after_an_exception():
+    parameters, optimizer = make(torch.optim.SGD, lr=0.1)
+    handle = hb.randomize(optimizer, LAW, coupling="update")
+    with pytest.raises(AttributeError), handle:
+        walk(optimizer, parameters, [*gradients(parameters, 2), ["no gradients"] * 2])
+    assert handle.state_dict()["step"] == 2
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    hb.randomize(optimizer, LAW)
+    optimizer.heatbath_draws.remove()
+    hb.RandomLR(optimizer, LAW)

@@ -30,14 +30,15 @@ def test_kinetic_temperature_is_right_at_leading_order(coupling, nesterov, law, 
     assert errors[0] / errors[1] == pytest.approx(10.0, rel=0.2)
 
 
-def run(make, steps=40, law=None, later=False):
+def run(optimizer_of, randomize=lambda optimizer: lambda: None, later=False):
+    """Readings of a run, whose thermometer is there before or after what randomizes the rate."""
     model = small_network()
-    optimizer, after = make(model)
-    thermometer = Thermometer(model, optimizer, interval=3, law=law)
+    optimizer = optimizer_of(model.parameters())
     if later:
-        hooks = optimizer._optimizer_step_post_hooks
-        hooks.move_to_end(thermometer._hook.id, last=False)
-    for k in range(steps):
+        thermometer, after = Thermometer(model, optimizer, interval=3), randomize(optimizer)
+    else:
+        after, thermometer = randomize(optimizer), Thermometer(model, optimizer, interval=3)
+    for k in range(40):
         step(model, optimizer, thermometer, *batch(k), cross_entropy)
         after()
     return thermometer.history
@@ -48,17 +49,15 @@ def run(make, steps=40, law=None, later=False):
 @pytest.mark.parametrize("later", [False, True])
 def test_randomize_reads_as_random_sgd(nesterov, coupling, later):
     """The hooks of the two may come in either order."""
-    law, settings = hb.Uniform(0.8), {"momentum": 0.8, "nesterov": nesterov}
+    settings = {"lr": 0.05, "momentum": 0.8, "nesterov": nesterov}
+    draws = {"law": hb.Uniform(0.8), "coupling": coupling, "seed": 4}
 
-    def randomized(model):
-        optimizer = torch.optim.SGD(model.parameters(), 0.05, **settings)
-        handle = hb.randomize(optimizer, law, coupling=coupling, seed=4)
-        return optimizer, lambda: handle
+    def randomize(optimizer):
+        handle = hb.randomize(optimizer, **draws)
+        return lambda: handle
 
-    def ours(model):
-        return hb.RandomSGD(model.parameters(), 0.05, law=law, coupling=coupling, seed=4, **settings), lambda: None
-
-    assert_alike(run(randomized, later=later), run(ours))
+    randomized = run(partial(torch.optim.SGD, **settings), randomize, later)
+    assert_alike(randomized, run(partial(hb.RandomSGD, **settings, **draws)))
 
 
 @pytest.mark.parametrize("how", ["gradient", "update", "scheduler"])
@@ -73,7 +72,7 @@ def test_draws_of_others_on_a_constant_random_sgd(how, pieces):
             scheduler = hb.RandomLR(optimizer, "uniform:1", seed=2)
         else:
             hb.randomize(optimizer, "uniform:1", coupling=how, seed=2)
-        thermometer = Thermometer(model, optimizer, interval=1, law="uniform:1" if how == "scheduler" else None)
+        thermometer = Thermometer(model, optimizer, interval=1)
         for k in range(8):
             optimizer.zero_grad()
             if pieces == 1:
@@ -91,7 +90,7 @@ def test_draws_of_others_on_a_constant_random_sgd(how, pieces):
 def test_a_multiplier_of_zero_leaves_no_gradients_to_compare_with():
     model = small_network()
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
-    hb.randomize(optimizer, hb.TwoPoint(1.0), seed=1)
+    handle = hb.randomize(optimizer, hb.TwoPoint(1.0), seed=1)
     thermometer = Thermometer(model, optimizer, interval=1, decay=0.0, batch_size=8)
     for k in range(8):
         optimizer.zero_grad()
@@ -100,12 +99,12 @@ def test_a_multiplier_of_zero_leaves_no_gradients_to_compare_with():
         for x, y in rows:
             (cross_entropy(model(x), y) / 2).backward()
         optimizer.step()
-        if optimizer._randomizer.rate:
+        if handle.multiplier:
             exact = 2 * (one - two).square().sum().item()
             assert thermometer.history[-1]["trace"] == pytest.approx(exact, rel=1e-9)
         elif k:
             assert thermometer.history[-1]["trace"] == thermometer.history[-2]["trace"]
-    assert {optimizer._randomizer._multipliers.at(k) for k in range(8)} == {0.0, 2.0}
+    assert set(hb.draw(hb.TwoPoint(1.0), 1, 0, 8)) == {0.0, 2.0}
 
 
 def test_complex_parameters_count_as_their_two_parts():
@@ -127,18 +126,9 @@ def test_complex_parameters_count_as_their_two_parts():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_random_lr_reads_as_random_sgd(momentum):
-    law = hb.TwoPoint(0.5)
-
-    def scheduled(model):
-        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=momentum, weight_decay=0.1)
-        scheduler = hb.RandomLR(optimizer, law, seed=4)
-        return optimizer, scheduler.step
-
-    def ours(model):
-        settings = {"law": law, "coupling": "update", "seed": 4, "momentum": momentum, "weight_decay": 0.1}
-        return hb.RandomSGD(model.parameters(), 0.05, **settings), lambda: None
-
-    assert_alike(run(scheduled, law=law), run(ours))
+    settings, draws = {"lr": 0.05, "momentum": momentum, "weight_decay": 0.1}, {"law": hb.TwoPoint(0.5), "seed": 4}
+    scheduled = run(partial(torch.optim.SGD, **settings), lambda optimizer: hb.RandomLR(optimizer, **draws).step)
+    assert_alike(scheduled, run(partial(hb.RandomSGD, **settings, **draws, coupling="update")))
 
 
 def test_groups():

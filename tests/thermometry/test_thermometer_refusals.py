@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-import heatbath as hb
 from heatbath.thermometry.thermometer import Thermometer
 from thermometer_runs import batch, small_network, step
 
@@ -107,13 +106,6 @@ def test_settings():
 def test_model_of_another():
     with pytest.raises(ValueError, match="none of the model's parameters"):
         Thermometer(small_network(), torch.optim.SGD(small_network().parameters(), 0.1))
-
-
-def test_law_of_random_lr_is_needed():
-    model, optimizer, thermometer = make()
-    hb.RandomLR(optimizer)
-    with pytest.raises(ValueError, match="RandomLR: tell its law"):
-        step(model, optimizer, thermometer, *batch(0), cross_entropy)
 
 
 def test_without_noise_the_other_thermometers_work():

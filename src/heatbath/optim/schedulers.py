@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import weakref
 from numbers import Real
 from typing import Any
 
@@ -14,8 +15,8 @@ from torch.optim.optimizer import Optimizer
 
 from heatbath.draws import Multipliers, check_integer
 from heatbath.laws import Law, Uniform, parse_law
+from heatbath.optim.draw_sources import CurrentDraw, DrawSource, hooked_optimizer, refuse_other_sources
 from heatbath.optim.param_groups import refuse_other_draws
-from heatbath.optim.randomizer import hooked_optimizer, refuse_random_sgd
 from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
 
 _LEAST = 2.0**-100  # what is written for a multiplier of 0, so that a chained scheduler's factor is not lost in it
@@ -46,6 +47,8 @@ class RandomLR(LRScheduler):
     compound and other schedulers work on the rate itself. A multiplier of 0 is written as ``2**-100``, from which
     the rate can still be told. As with every scheduler, ``step()`` counts mini-batches: one whose optimizer step
     `torch.amp.GradScaler` skips has its draw all the same.
+    The optimizer's own ``state_dict()`` holds the rate without the multiplier, and the state of the draws: frameworks
+    that save no schedulers resume exactly. An optimizer has one `RandomLR`; ``remove()`` takes it off.
     Inside a `SequentialLR` it begins at the initial rate, not where the one before it stopped.
 
     On plain SGD this is ``RandomSGD(..., coupling="update")`` with the same law and seed.
@@ -58,6 +61,7 @@ class RandomLR(LRScheduler):
     """
 
     _waits_for_its_turn = False  # in a SequentialLR, which has taken the first step back
+    _is_removed = False
 
     def __init__(
         self,
@@ -69,13 +73,15 @@ class RandomLR(LRScheduler):
         self.law = parse_law(law)
         self.seed = check_integer("seed", seed)
         self._multipliers = Multipliers(self.law, self.seed)
-        if isinstance(optimizer, Optimizer):
-            refuse_random_sgd(optimizer)
-            if getattr(hooked_optimizer(optimizer), "_randomizer", None) is not None:
-                raise ValueError("the optimizer is randomized already; use RandomLR or randomize, not both")
+        hooked = hooked_optimizer(optimizer)
+        refuse_other_sources(hooked, ShownRates.name)
         super().__init__(optimizer, last_epoch)
-        self._watch_steps()
-        hooked_optimizer(optimizer)._is_before_first_draw = True  # type: ignore[attr-defined]
+        ShownRates(self).attach(hooked)
+
+    def remove(self) -> None:
+        """Give the optimizer back as it was; further calls of ``step()`` leave it alone."""
+        if (rates := self._shown_rates) is not None:
+            rates.remove()
 
     @property
     def last_epoch(self) -> int:
@@ -93,8 +99,9 @@ class RandomLR(LRScheduler):
     def get_lr(self) -> list[Any]:
         """Return the rates of the mini-batch ``last_epoch``; called by ``step()``."""
         _warn_outside_step(self)
-        factor = max(self._multipliers.at(max(self.last_epoch, 0)), _LEAST)
-        bases = [_base_lr(group) for group in self.optimizer.param_groups]
+        factor, bases = self._factor(), [_base_lr(group) for group in self.optimizer.param_groups]
+        if self._is_removed:
+            return bases
         if self._get_lr_called_within_step:
             for group, base in zip(self.optimizer.param_groups, bases, strict=True):
                 group["base_lr"], group["lr_factor"] = base, factor
@@ -124,25 +131,117 @@ class RandomLR(LRScheduler):
         ours = {"law": self.law, "seed": self.seed}
         refuse_other_draws(state_dict, ours, "RandomLR")
         super().load_state_dict({**state_dict, **ours})
-        if self.last_epoch > 0:  # a scheduler may rightly have multiplied the rate after the step that was saved
-            hooked_optimizer(self.optimizer)._is_before_first_draw = False  # type: ignore[attr-defined]
-        factor = max(self._multipliers.at(max(self.last_epoch, 0)), _LEAST)
-        for group in self.optimizer.param_groups:
-            if "base_lr" in group:  # built on an optimizer in the middle of another mini-batch
-                base = _base_lr(group)
-                group["base_lr"], group["lr_factor"] = base, factor
-                _set_lr(group, base * factor)
+        self._show("base_lr")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._watch_steps()
-
-    def _watch_steps(self) -> None:
-        # Copies and pickles of an optimizer leave its hooks and this mark behind, both or neither.
         optimizer = hooked_optimizer(self.optimizer)
-        if not getattr(optimizer, "_puts_base_lr_back", False):
-            optimizer.register_step_post_hook(_put_base_lr_back)
-            optimizer._puts_base_lr_back = True  # type: ignore[attr-defined]
+        if getattr(optimizer, "heatbath_draws", None) is None:  # copies and pickles leave it behind
+            ShownRates(self).attach(optimizer)
+
+    def go_on(self, step: int, is_shown: bool) -> None:
+        """Go on at mini-batch ``step``, with the rates of the optimizer multiplied or not yet."""
+        self.last_epoch = step
+        if is_shown:
+            self._show("lr")
+        self._last_lr = [_copy(group["lr"]) for group in self.optimizer.param_groups]
+
+    def _show(self, where: str) -> None:
+        """Multiply the rates of the groups that have an entry ``where``."""
+        if self.last_epoch > 0 and (rates := self._shown_rates) is not None:
+            rates.is_before_first_draw = False  # a scheduler may rightly have multiplied the rate since the saved step
+        for group in self.optimizer.param_groups:
+            if where in group:
+                base, factor = _base_lr(group), self._factor()
+                group["base_lr"], group["lr_factor"] = base, factor
+                _set_lr(group, base * factor)
+
+    def _factor(self) -> float:
+        return max(self._multipliers.at(max(self.last_epoch, 0)), _LEAST)
+
+    @property
+    def _shown_rates(self) -> ShownRates | None:
+        source = getattr(hooked_optimizer(self.optimizer), "heatbath_draws", None)
+        return source if isinstance(source, ShownRates) and source.scheduler() is self else None
+
+
+class ShownRates(DrawSource):
+    """The draws of a `RandomLR`: its multiplier stands in ``lr`` while a mini-batch is under way, and no longer."""
+
+    name = "RandomLR"
+    coupling = "update"
+
+    def __init__(self, scheduler: RandomLR) -> None:
+        self.law, self.scheduler = scheduler.law, weakref.ref(scheduler)
+        self.is_before_first_draw = True
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the scheduler is still there."""
+        return self.scheduler() is not None
+
+    def current_draw(self, group: dict[str, Any]) -> CurrentDraw:
+        """Return the draw of a group's last step."""
+        return CurrentDraw(self.law, "update", group.get("lr_factor", 1.0), group.get("base_lr", group["lr"]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return law, coupling, seed and step of the scheduler, and whether the rates are multiplied just now."""
+        scheduler = self.scheduler()
+        if scheduler is None:
+            return {}
+        is_shown = any("base_lr" in group for group in scheduler.optimizer.param_groups)
+        draws = {"law": str(self.law), "coupling": "update", "seed": scheduler.seed}
+        return {**draws, "step": scheduler.last_epoch, "is_shown": is_shown}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the scheduler go on from there."""
+        if (scheduler := self.scheduler()) is not None and state_dict.get("step", -1) >= 0:
+            scheduler.go_on(state_dict["step"], state_dict.get("is_shown", True))
+
+    def clean(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """Return a saved group with its rate, not a multiple of it."""
+        rest = {key: value for key, value in saved.items() if key not in ("base_lr", "lr_factor")}
+        return {**rest, "lr": _base_lr(saved)}
+
+    def remove(self) -> None:
+        """Give the optimizer back as it was."""
+        if (scheduler := self.scheduler()) is not None:
+            scheduler._is_removed = True
+        if (optimizer := self.optimizer()) is not None:
+            self._put_back(optimizer.param_groups)
+            for group in optimizer.param_groups:
+                group.pop("lr_factor", None)
+        super().remove()
+
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Do nothing: the scheduler has shown the rates."""
+
+    @outside_graphs
+    def after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 (a hook's signature)
+        """Put ``lr`` back to the rate itself, with what other schedulers did to it."""
+        if is_rehearsal(optimizer):
+            return
+        shown = [group for group in optimizer.param_groups if "base_lr" in group]
+        if self.is_before_first_draw:
+            self.is_before_first_draw = False
+            # Taken for a multiple, a rate set outright would make the base rate 1 / alpha_0 times what it should be.
+            readable = [group for group in shown if not isinstance(group["lr"], Tensor) or group["lr"].is_cpu]
+            if any(group["lr"] != group["base_lr"] * group["lr_factor"] for group in readable):
+                warnings.warn(
+                    "the learning rate was changed after RandomLR was built: what sets it outright (LambdaLR, "
+                    "OneCycleLR, SequentialLR, ...) must come before, or rates are wrong; build RandomLR after the "
+                    "other schedulers",
+                    UserWarning,
+                    stacklevel=6,
+                )
+        self._put_back(shown)
+
+    @staticmethod
+    def _put_back(groups: list[dict[str, Any]]) -> None:
+        for group in groups:
+            base = _base_lr(group)
+            group.pop("base_lr", None)
+            _set_lr(group, base)
 
 
 class CosineCycleLR(LRScheduler):
@@ -241,28 +340,6 @@ def _set_lr(group: dict[str, Any], rate: Any) -> None:
         group["lr"].fill_(rate)
     else:
         group["lr"] = rate
-
-
-@outside_graphs
-def _put_base_lr_back(optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG001 (a hook's signature)
-    if is_rehearsal(optimizer):
-        return
-    shown = [group for group in optimizer.param_groups if "base_lr" in group]
-    if getattr(optimizer, "_is_before_first_draw", False):
-        optimizer._is_before_first_draw = False  # type: ignore[attr-defined]
-        # Taken for a multiple, a rate set outright would make the base rate 1 / alpha_0 times what it should be.
-        readable = [group for group in shown if not isinstance(group["lr"], Tensor) or group["lr"].is_cpu]
-        if any(group["lr"] != group["base_lr"] * group["lr_factor"] for group in readable):
-            warnings.warn(
-                "the learning rate was changed after RandomLR was built: what sets it outright (LambdaLR, OneCycleLR, "
-                "SequentialLR, ...) must come before, or rates are wrong; build RandomLR after the other schedulers",
-                UserWarning,
-                stacklevel=6,
-            )
-    for group in shown:
-        base = _base_lr(group)
-        del group["base_lr"]
-        _set_lr(group, base)
 
 
 def _warn_outside_step(scheduler: LRScheduler) -> None:

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from heatbath.laws import Constant, Law
+from heatbath.laws import Coupling, Law
+from heatbath.optim.draw_sources import current_draw, hooked_optimizer
 from heatbath.optim.random_sgd import RandomSGD
-from heatbath.optim.randomizer import hooked_optimizer
 from heatbath.thermometry.per_sample import as_real
 from heatbath.thermostat import Thermostat
 
@@ -33,14 +33,14 @@ _OTHER_KNOBS = {"betas", "eps", "alpha", "rho", "lambd", "trust_coefficient"}
 
 @dataclass(frozen=True)
 class Knobs:
-    """The settings of one parameter group in its last step; ``lr`` is the mean rate, ``rate`` the multiplier."""
+    """The settings of one parameter group in its last step; ``lr`` is the mean rate."""
 
     lr: float
     momentum: float
     nesterov: bool
     law: Law
-    coupling: Literal["gradient", "update"]
-    rate: float
+    coupling: Coupling
+    multiplier: float
     dampening: float
     weight_decay: float
     sign: float
@@ -85,7 +85,7 @@ def describe_motion(knobs: Knobs, products: Sequence[float]) -> Motion:
         squared_step = cross = bb
     else:
         # x = x' + l D and D hold G, which holds the weight decay of x: one linear equation for G in (x', g, b').
-        alpha = 1.0 if knobs.is_multiplied else knobs.rate
+        alpha = 1.0 if knobs.is_multiplied else knobs.multiplier
         pull = alpha if knobs.coupling == "gradient" else 1.0
         shrink = 1.0 - alpha * knobs.weight_decay * lr
         push = (
@@ -109,39 +109,24 @@ def describe_motion(knobs: Knobs, products: Sequence[float]) -> Motion:
 
 
 def read_knobs(optimizer: Optimizer, index: int, law: Law | None = None) -> Knobs:
-    """Return the knobs of a group, as a post-step hook finds them; ``law`` is that of a RandomLR."""
+    """Return the knobs of a group, as a post-step hook finds them; ``law`` is that of draws which we do not know of."""
     group = optimizer.param_groups[index]
-    randomizer = getattr(optimizer, "_randomizer", None)
-    coupling, rate, is_multiplied = "update", 1.0, False
-    if "law" in group and group["law"].variance > 0.0:  # a constant one leaves the draws to others
-        law, coupling, rate = group["law"], group["coupling"], group["multiplier"]
-    elif randomizer is not None:
-        law, coupling, rate = randomizer.law, randomizer.coupling, randomizer.rate
-        is_multiplied = coupling == "gradient"
-    elif "lr_factor" in group:
-        rate = group["lr_factor"]
-    momentum = float(group["momentum"])
-    if momentum == 0.0 and not is_multiplied:
+    draw = current_draw(optimizer, group)
+    momentum, coupling = float(group["momentum"]), draw.coupling
+    if momentum == 0.0 and not draw.is_in_gradients:
         coupling = "update"  # the same as "gradient", and averaged over the law
     return Knobs(
-        lr=float(mean_rate(optimizer, index)),
+        lr=float(draw.lr),
         momentum=momentum,
         nesterov=bool(group["nesterov"]),
-        law=Constant() if law is None else law,
-        coupling=coupling,  # type: ignore[arg-type]
-        rate=float(rate),
+        law=law if law is not None and draw.law.variance == 0.0 else draw.law,
+        coupling=coupling,
+        multiplier=float(draw.multiplier),
         dampening=float(group["dampening"]) if momentum else 0.0,
         weight_decay=float(group["weight_decay"]),
         sign=-1.0 if group.get("maximize", False) else 1.0,
-        is_multiplied=is_multiplied,
+        is_multiplied=draw.is_in_gradients,
     )
-
-
-def mean_rate(optimizer: Optimizer, index: int) -> Any:
-    """The group's rate without the multiplier of RandomLR or `randomize`, whichever post-step hook comes first."""
-    randomizer, group = getattr(optimizer, "_randomizer", None), optimizer.param_groups[index]
-    own = None if randomizer is None else randomizer.lr_of(group)
-    return group.get("base_lr", group["lr"]) if own is None else own
 
 
 def inner_products(optimizer: Optimizer, index: int) -> Tensor:

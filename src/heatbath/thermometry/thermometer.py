@@ -29,6 +29,7 @@ from torch.optim import Optimizer
 
 from heatbath.draws import check_integer
 from heatbath.laws import Law, parse_law
+from heatbath.optim.draw_sources import current_draw
 from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
 from heatbath.thermometry.averages import Estimate, ExponentialAverage
 from heatbath.thermometry.balance import Balance
@@ -41,7 +42,6 @@ from heatbath.thermometry.step_statistics import (
     check_optimizer,
     describe_motion,
     inner_products,
-    mean_rate,
     read_knobs,
     squared_gradient,
 )
@@ -87,7 +87,7 @@ class Thermometer:
         batch_size: samples in a step, over micro-batches and ranks; by default those of `observe`. T does without it.
         dataset_size: ``N``, if batches are drawn without replacement: the noise shrinks by ``1 - C/N``. Those of an
             epoch also cancel in part: what relaxes more slowly than an epoch lasts is colder than the formula says.
-        law: the law of `heatbath.RandomLR`; every other source of randomness is found on the optimizer.
+        law: of a random rate that is not heatbath's own; `RandomSGD`, `RandomLR` and `randomize` tell theirs.
         scaler: the `torch.amp.GradScaler`, needed only for micro-batches or ranks whose losses it scales.
         process_group: the ranks over which the gradients are averaged, if the model is not a
             `DistributedDataParallel`. Sharded parameters and sparse gradients are not supported.
@@ -255,9 +255,7 @@ class Thermometer:
             self._balance.restart(len(self._groups))
             self._forget()
         for i, group in enumerate(optimizer.param_groups):
-            lr = mean_rate(optimizer, i)
-            if "lr_factor" in group and self._law is None:
-                raise ValueError("the rate is that of a RandomLR: tell its law, Thermometer(..., law=...)")
+            lr = current_draw(optimizer, group).lr
             if not isinstance(lr, Tensor) and lr > 0.0:  # a tensor is read at readings alone
                 self._balance.note_rate(i, lr, group["momentum"])
         if self._parts is not None:
@@ -329,7 +327,7 @@ class Thermometer:
         if self._noted is not None:
             whole = [float(row) for row in self._noted]
         else:
-            multipliers = [knob.rate if knob.is_multiplied else 1.0 for knob in knobs]
+            multipliers = [knob.multiplier if knob.is_multiplied else 1.0 for knob in knobs]
             if 0.0 in multipliers:  # nothing is left of the gradients
                 return []
             whole = [w / multiplier**2 for w, multiplier in zip(whole, multipliers, strict=True)]
