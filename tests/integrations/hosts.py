@@ -184,11 +184,8 @@ def train_in_skorch(build, folder, stops=False):
     if stops:
         files = {"f_params": folder / "weights.pt", "f_optimizer": folder / "optimizer.pt"}
         whole.save_params(**files)
-        scheduler = whole.scheduler_
         whole = net(1)
-        whole.load_params(**files)
-        if scheduler is not None:
-            whole.scheduler_.load_state_dict(scheduler.state_dict())  # skorch saves those in its own callback only
+        whole.load_params(**files)  # no scheduler: the optimizer's state has its draws
         whole.partial_fit(data)
     return weights(whole.module_)
 

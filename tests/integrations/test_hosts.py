@@ -25,12 +25,24 @@ def random_sgd_with_update(parameters):
     return hb.RandomSGD(parameters, **SETTINGS, law="lognormal:0.5", coupling="update", seed=3), None
 
 
+def randomized_adamw(parameters):
+    optimizer = torch.optim.AdamW(parameters, 1e-2)
+    hb.randomize(optimizer, "uniform:1", seed=3)
+    return optimizer, None
+
+
+def randomized_gradients(parameters):
+    optimizer = torch.optim.SGD(parameters, **SETTINGS)
+    hb.randomize(optimizer, "uniform:1", coupling="gradient", seed=3)
+    return optimizer, None
+
+
 def random_lr(parameters):
     optimizer = torch.optim.AdamW(parameters, 1e-2)
     return optimizer, hb.RandomLR(optimizer, "uniform:1", seed=3)
 
 
-OURS = [random_sgd, random_sgd_with_update, random_lr]
+OURS = [random_sgd, random_sgd_with_update, randomized_adamw, randomized_gradients, random_lr]
 
 
 @pytest.fixture(params=HOSTS)
