@@ -33,6 +33,9 @@ class Stream(IntEnum):
     CHOICE = 2  # of some samples of a data set: those held out, or those at which noise is measured
     DROPOUT = 3
     EMBEDDED_SPLIT = 4  # of the embedded MNIST images into training and test; always seed 0
+    REPLACEMENT = 5  # the samples of an epoch where they are drawn with replacement
+    AUGMENT = 6
+    FORWARD = 7  # whatever else a model draws while it trains
 
     def at(self, epoch: int) -> int:
         """Return the stream of one epoch, counted from 0."""

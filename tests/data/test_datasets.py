@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heatbath.data import catalogue
-from heatbath.data.datasets import Dataset, epoch_order, find_datasets, load_dataset, permutation
+from heatbath.data.datasets import Dataset, epoch_order, epoch_orders, find_datasets, load_dataset, permutation
 from heatbath.data.formats import DataError
 from heatbath.data.image_sets import DATASETS, IMAGE_SETS
 from heatbath.draws import Stream
@@ -39,6 +39,19 @@ def test_embedded_images():
     assert ours == {image.tobytes() for image in images}
     assert digest(data) == "de9bab09b2457ae4375dbf8d441298ad54e9632dd6567c6ffa350e7bbcad14ad"
     assert digest(load_dataset("mnist5k-old")) == "c8e718d12f85a58a45602476ca1a1329791feb6199848c404bae083ce79e6d23"
+
+
+def test_samples_with_replacement_are_independent_draws():
+    """Each sample is drawn k times with Poisson's chance; another epoch, seed or order is another draw."""
+    rows = epoch_orders(20_000, [5, 2**63 + 7], 3, sampling="replacement")
+    assert rows.min() >= 0
+    assert rows.max() < 20_000
+    for row in rows:
+        counts = row.bincount(minlength=20_000).bincount()[:4].numpy() / 20_000
+        expected = np.exp(-1) / np.array([1, 1, 2, 6])
+        assert np.all(np.abs(counts - expected) < 5 * np.sqrt(expected / 20_000))
+    assert abs(np.corrcoef(rows[0], rows[1])[0, 1]) < 5 / np.sqrt(20_000)
+    assert not torch.equal(rows, epoch_orders(20_000, [5, 2**63 + 7], 4, sampling="replacement"))
 
 
 def digest(data):

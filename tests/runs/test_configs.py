@@ -1,17 +1,22 @@
 """A config is complete, canonical and refused as a whole; its hash is its name."""
 
 import dataclasses
+import json
 import pickle
 
 import numpy as np
 import pytest
+import torch
 
 import heatbath as hb
 from heatbath.data.datasets import load_dataset
 from heatbath.data.image_sets import DATASETS, IMAGE_SETS
 from heatbath.runs.configs import RunConfig, read_config, sweep
 from heatbath.runs.protocols import Protocol
+from heatbath.tasks.facts import TaskFacts
 
+PARTS = {part: part for part in ("model", "train", "test", "loss", "metrics", "augment")}
+FACTS = TaskFacts("gpt", 5000, 100, ("loss", "accuracy"), PARTS)
 OTHER = {
     "model": ("cnn", {}),
     "dataset": ("mnist", {}),
@@ -28,6 +33,12 @@ OTHER = {
     "weights": ("imagenet", {"model": "vgg16", "dataset": "cifar10"}),
     "seed": (1, {}),
     "validation": (100, {}),
+    "task": (FACTS, {}),
+    "optimizer": ("adamw", {}),
+    "schedule": ("cosine", {}),
+    "warmup": (5, {}),
+    "clip_norm": (1.0, {}),
+    "sampling": ("replacement", {}),
 }
 
 
@@ -35,6 +46,7 @@ def test_every_field_is_in_the_hash():
     assert set(OTHER) == {field.name for field in dataclasses.fields(RunConfig)}
     for name, (value, needed) in OTHER.items():
         base = RunConfig(**needed)
+        assert RunConfig.from_dict(json.loads(json.dumps(base.with_(**{name: value}).to_dict()))).run != base.run
         assert base.with_(**{name: value}).run != base.run, name
 
 
@@ -57,6 +69,52 @@ def test_runs_of_the_first_split_of_mnist5k_are_read_as_such():
     with pytest.raises(ValueError, match="it is named 0123456789abcdef, but its config is"):
         read_config(stored, "0123456789abcdef")
     assert "mnist5k-old" not in DATASETS
+
+
+def test_a_config_of_a_task_has_its_name_and_hash():
+    config = RunConfig(task=FACTS, seed=3)
+    assert (config.model, config.dataset, config.training_images) == ("gpt", FACTS.data, 5000)
+    assert (
+        config.with_(lr=0.1).with_(lr=0.005) == config == RunConfig.from_dict(json.loads(json.dumps(config.to_dict())))
+    )
+    assert hash(config) == hash(RunConfig.from_dict(config.to_dict()))
+    other = dataclasses.replace(FACTS, parts={**PARTS, "model": "edited"})
+    assert config.with_(task=other).run != config.run
+    assert FACTS.changes(other) == ["model"]
+    for wrong in ({}, {**FACTS.to_dict(), "samples": "5000"}, {**FACTS.to_dict(), "parts": {}}, None, 3):
+        with pytest.raises(ValueError, match="not the facts of a task"):
+            TaskFacts.from_dict(wrong)
+
+
+def test_later_fields_are_left_out_where_they_have_their_default():
+    """So that the names of runs stored before there were such fields stay."""
+    assert not {"task", "optimizer", "schedule", "warmup", "clip_norm", "sampling"} & RunConfig().to_dict().keys()
+    config = RunConfig(optimizer="adamw", schedule="cosine", warmup=3, clip_norm=1, sampling="replacement")
+    assert RunConfig.from_dict(config.to_dict()) == config
+    assert RunConfig(optimizer="adamw", nesterov=True).run == RunConfig(optimizer="adamw", nesterov=False).run
+    assert RunConfig(optimizer="adamw", coupling="update").run != RunConfig(optimizer="adamw").run
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
+def test_the_schedule_grows_then_falls(schedule):
+    """As torch's own schedulers do after the warmup."""
+    config = RunConfig(schedule=schedule, warmup=20, epochs=3, batch_size=100)
+    factors = np.concatenate([config.schedule_factors(epoch) for epoch in range(3)])
+    assert len(factors) == config.steps == 120
+    np.testing.assert_allclose(factors[:20], np.arange(1, 21) / 21)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scheduler = {
+        "constant": lambda: torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0),
+        "cosine": lambda: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100),
+        "linear": lambda: torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 100),
+    }[schedule]()
+    expected = []
+    for _ in range(100):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    np.testing.assert_allclose(factors[20:], expected, atol=1e-12)
 
 
 def test_configs_go_through_json_and_pickle():
@@ -107,6 +165,17 @@ def test_the_same_run_has_one_name():
         ({"model": "vgg16"}, ValueError, "vgg16 takes images of 3 x 32 x 32"),
         ({"weights": "imagenet"}, ValueError, "are for vgg16"),
         ({"weights": "mine"}, ValueError, "weights must be imagenet"),
+        ({"optimizer": "lion"}, ValueError, "unknown optimizer 'lion': choose one of sgd, adamw"),
+        ({"schedule": "step"}, ValueError, "unknown schedule 'step': choose one of constant, cosine, linear"),
+        ({"sampling": "bootstrap"}, ValueError, "unknown sampling"),
+        ({"warmup": -1}, ValueError, "warmup"),
+        ({"warmup": 16, "epochs": 1}, ValueError, "warmup 16 is as long as the run, which has 16 steps"),
+        ({"clip_norm": 0.0}, ValueError, "clip_norm must be positive"),
+        ({"clip_norm": "1"}, TypeError, "clip_norm must be a number"),
+        ({"task": "mine"}, TypeError, "task must be a heatbath.Task, got 'mine'"),
+        ({"task": FACTS, "model": "cnn"}, ValueError, "model 'cnn' and a task: give one of them"),
+        ({"task": FACTS, "weights": "imagenet"}, ValueError, "weights 'imagenet' and a task"),
+        ({"task": FACTS, "batch_size": 5001}, ValueError, "batch_size 5001: task gpt has 5,000 samples to train on"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

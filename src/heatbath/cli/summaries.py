@@ -25,11 +25,22 @@ _SHARED = {
     "precision": "precision {}",
     "weights": "weights from {}",
     "validation": "{} images held out",
+    "optimizer": "{}",
+    "schedule": "{} schedule",
+    "warmup": "warmup of {} steps",
+    "clip_norm": "gradients clipped at {}",
+    "sampling": "sampling with {}",
     "epochs": "{} epochs",
     "seed": "seed {}",
 }
 # Of these nothing is said.
-_USUAL = {"coupling": "gradient", "weight_decay": 0.0, "precision": "auto", "weights": None, "validation": 0}
+_USUAL = {
+    name: getattr(RunConfig, name)
+    for name in (
+        *("coupling", "weight_decay", "precision", "weights", "validation"),
+        *("optimizer", "schedule", "warmup", "clip_norm", "sampling"),
+    )
+}
 _TAIL_TITLE = f"last {TAIL} epochs"
 # The most important first, as the last ones are left out in a narrow terminal.
 _COLUMNS: tuple[tuple[str, Callable[[Record], float | None]], ...] = (
@@ -75,7 +86,7 @@ def describe_settings(configs: Sequence[RunConfig]) -> str:
     differing = varying(configs)
     same = {
         name: concerned[0]
-        for name in configs[0].to_dict()
+        for name in configs[0].settings()
         if name not in differing and (concerned := _concerned(configs, name))
     }
     words = {
@@ -99,7 +110,7 @@ def varying(configs: Sequence[RunConfig]) -> list[str]:
     # By their text: 0 and False, or 1 and True, are not the same here.
     return [
         name
-        for name in configs[0].to_dict()
+        for name in configs[0].settings()
         if len({str(getattr(config, name)) for config in _concerned(configs, name)}) > 1
     ]
 

@@ -211,11 +211,24 @@ def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray[Any, np.dtype[n
     return permutation(count, seed, Stream.ORDER.at(epoch))
 
 
-def epoch_orders(count: int, seeds: Sequence[int], epoch: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return `epoch_order` of several seeds as rows, computed on the device."""
-    key, gamma = (torch.from_numpy(part).to(device)[:, None] for part in orbits(seeds, Stream.ORDER.at(epoch)))
+def epoch_orders(
+    count: int, seeds: Sequence[int], epoch: int, device: torch.device | str = "cpu", sampling: str = "shuffled"
+) -> Tensor:
+    """Return the samples that runs of several seeds go through in one epoch, as rows, computed on the device.
+
+    Args:
+        count: of the samples.
+        seeds: of the runs.
+        epoch: counted from 0.
+        device: where the rows are to be.
+        sampling: ``"shuffled"`` for `epoch_order`; ``"replacement"`` for as many independent draws.
+    """
+    stream = (Stream.ORDER if sampling == "shuffled" else Stream.REPLACEMENT).at(epoch)
+    key, gamma = (torch.from_numpy(part).to(device)[:, None] for part in orbits(seeds, stream))
     bits: Tensor = random_bits(key, gamma, torch.arange(count, device=device))
-    return bits.argsort(dim=1, stable=True)
+    if sampling == "shuffled":
+        return bits.argsort(dim=1, stable=True)
+    return (bits.double() * (count * 2.0**-52)).long()  # 52 bits: below 1 even when rounded to double
 
 
 def _per_channel(values: Sequence[float]) -> Tensor:

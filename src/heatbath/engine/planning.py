@@ -14,12 +14,15 @@ from heatbath.tasks.registry import find_network
 
 def stack_key(config: RunConfig) -> tuple[Any, ...]:
     """Return what runs must agree in to share a stack: whatever decides a shape, a data set or an arithmetic."""
-    names = ("model", "dataset", "batch_size", "precision", "weights", "validation", "epochs")
+    names = ("model", "dataset", "task", "batch_size", "precision", "weights", "validation", "epochs", "optimizer")
     return tuple(getattr(config, name) for name in names)
 
 
 def resolve_precision(config: RunConfig, device: torch.device) -> str:
     """Return the precision in which a network is computed on this device."""
+    for name in ("optimizer", "schedule", "warmup", "clip_norm", "sampling"):
+        if getattr(config, name) != getattr(RunConfig, name):
+            raise ValueError(f"{name} {getattr(config, name)!r}: the engine does not know it yet")
     if device.type == "cpu" and config.precision in ("auto", "tf32"):  # a CPU has no tf32
         return "fp32"
     if config.precision != "auto":

@@ -12,14 +12,26 @@ from itertools import product
 from numbers import Real
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from heatbath.data.image_sets import IMAGE_SETS, OLD_SPLIT
 from heatbath.draws import check_integer
 from heatbath.laws import COUPLINGS, Constant, Law, Uniform, parse_law
-from heatbath.runs.protocols import Protocol, parse_protocol
+from heatbath.runs.protocols import SCHEDULES, Array, Protocol, parse_protocol, schedule_factors
+from heatbath.tasks.facts import AnyTask, TaskFacts
 from heatbath.tasks.registry import Network, check_images, find_network, networks
 from heatbath.thermostat import Thermostat
 
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
+_CHOICES = {
+    "precision": PRECISIONS,
+    "coupling": COUPLINGS,
+    "optimizer": ("sgd", "adamw"),
+    "schedule": SCHEDULES,
+    "sampling": ("shuffled", "replacement"),
+}
+# Fields that came after the first runs were stored: left out of the hash where they have their default.
+_LATER = {"task", "optimizer", "schedule", "warmup", "clip_norm", "sampling"}
 _FORMATS = {"mnist5k": 2}  # of the hash, by data set; else 1: raised when the same fields come to mean other numbers
 _Given = TypeVar("_Given")
 _Kept = TypeVar("_Kept")
@@ -50,22 +62,29 @@ class RunConfig:
     """Everything that decides the numbers of one training run.
 
     Attributes:
-        model: ``"mlp"``, ``"cnn"`` or ``"vgg16"``.
-        dataset: ``"mnist5k"``, ``"mnist"`` or ``"cifar10"``.
+        model: ``"mlp"``, ``"cnn"`` or ``"vgg16"``; with a task, its name.
+        dataset: ``"mnist5k"``, ``"mnist"`` or ``"cifar10"``; with a task, a short name of its data.
         protocol: ``"constant"``, ``"random"`` or ``"cyclic:P"``.
         law: of the multiplier, for ``random``: uniform on [0, 2] by default. Elsewhere it is the constant law.
         coupling: what the multiplier acts on, for ``random``: ``"gradient"`` or ``"update"``.
         lr: the mean learning rate.
-        batch_size: images in a mini-batch; the last one of an epoch takes what is left.
-        momentum: from 0 to below 1.
-        nesterov: Nesterov's form of the step.
-        weight_decay: part of the gradient, as in torch's SGD.
-        epochs: how often the training images are gone through.
+        batch_size: samples in a mini-batch; the last one of an epoch takes what is left.
+        momentum: from 0 to below 1; AdamW's first beta (the second is 0.999).
+        nesterov: Nesterov's form of the step, for SGD.
+        weight_decay: part of the gradient, as in torch's SGD; for AdamW apart from it, as in torch's AdamW.
+        epochs: how often the training samples are gone through.
         precision: ``"fp32"``, ``"tf32"`` or ``"bf16"`` for the products; ``"auto"`` is fp32 on a CPU, and on a GPU tf32
             for the perceptron and bf16 for the convolutional networks. Weights and velocities are always fp32.
         weights: ``"imagenet"`` starts VGG16's convolutions from there, and normalises the images accordingly.
         seed: of weights, order, dropout and draws, each in a stream of its own.
-        validation: how many training images to hold out.
+        validation: how many training samples to hold out.
+        task: a `heatbath.Task`, in the place of a model and a dataset; from a store, the facts on one.
+        optimizer: ``"sgd"`` or ``"adamw"``.
+        schedule: ``"constant"``, ``"cosine"`` or ``"linear"``: what the rate falls to 0 by, on top of the protocol.
+        warmup: over how many steps the rate first grows to its full size.
+        clip_norm: the largest norm of a gradient; longer ones are shortened. None leaves them as they are.
+        sampling: ``"shuffled"`` goes through the samples in a new order in each epoch; ``"replacement"`` draws each
+            sample of a batch independently.
     """
 
     model: str = "mlp"
@@ -83,12 +102,21 @@ class RunConfig:
     weights: str | None = None
     seed: int = 0
     validation: int = 0
+    task: AnyTask | None = None
+    optimizer: str = "sgd"
+    schedule: str = "constant"
+    warmup: int = 0
+    clip_norm: float | None = None
+    sampling: str = "shuffled"
 
     def __post_init__(self) -> None:
         put = self.__dict__.__setitem__  # a frozen dataclass forbids the usual way
-        network = check_images(self.model, self.dataset)
-        _choose("precision", self.precision, PRECISIONS)
-        _choose("coupling", self.coupling, COUPLINGS)
+        if self.task is None:
+            self._check_network()
+        else:
+            self._take_task(self.task)
+        for name, allowed in _CHOICES.items():
+            _choose(name, getattr(self, name), allowed)
         if type(self.law).__module__ != Law.__module__:
             raise ValueError(f"law {self.law} is not one of heatbath's, so that a stored run could not be read back")
         if self.protocol.kind != "random":
@@ -102,25 +130,61 @@ class RunConfig:
             raise ValueError(f"momentum must be below 1, got {self.momentum}")
         if not isinstance(self.nesterov, bool):
             raise TypeError(f"nesterov must be True or False, got {self.nesterov!r}")
-        if self.momentum == 0.0:  # the same step by other names
+        if self.optimizer == "adamw":
+            put("nesterov", False)
+        elif self.momentum == 0.0:  # the same step by other names
             put("nesterov", False)
             put("coupling", "gradient")
+        if self.clip_norm is not None:
+            put("clip_norm", _number("clip_norm", self.clip_norm))
+            if self.clip_norm == 0.0:
+                raise ValueError("clip_norm must be positive; None leaves gradients as they are")
         put("batch_size", check_integer("batch_size", self.batch_size, 2**31, least=1))
         put("epochs", check_integer("epochs", self.epochs, 2**20, least=1))
         put("seed", check_integer("seed", self.seed))
         put("validation", check_integer("validation", self.validation, 2**31))
-        images = IMAGE_SETS[self.dataset].training_images
-        if self.validation >= images:
-            raise ValueError(f"validation {self.validation}: {self.dataset} has {images:,} training images")
-        if self.batch_size > self.training_images:
-            raise ValueError(
-                f"batch_size {self.batch_size}: {self.dataset} has {self.training_images:,} images to train on"
-            )
+        put("warmup", check_integer("warmup", self.warmup, 2**31))
+        self._check_sizes()
+
+    def _check_network(self) -> None:
+        network = check_images(self.model, self.dataset)
         if self.weights not in (None, "imagenet"):
             raise ValueError(f"weights must be imagenet or left out, got {self.weights!r}")
         if self.weights is not None and network.pretrained is None:
             having = " or ".join(name for name, one in networks().items() if one.pretrained)
             raise ValueError(f"weights {self.weights} are for {having}; {self.model} starts from its seed alone")
+
+    def _take_task(self, task: AnyTask) -> None:
+        if not isinstance(task, AnyTask):
+            raise TypeError(f"task must be a heatbath.Task, got {task!r:.100}")
+        for name, value, usual in (
+            ("model", task.facts.name, RunConfig.model),
+            ("dataset", task.facts.data, RunConfig.dataset),
+            ("weights", None, None),
+        ):
+            given = getattr(self, name)
+            if given not in (usual, value):
+                raise ValueError(f"{name} {given!r} and a task: give one of them")
+            self.__dict__[name] = value
+
+    def _check_sizes(self) -> None:
+        images = self._all_images
+        words = ("training images", "images") if self.task is None else ("training samples", "samples")
+        if self.validation >= images:
+            raise ValueError(f"validation {self.validation}: {self._data} has {images:,} {words[0]}")
+        if self.batch_size > self.training_images:
+            left = f"{self.training_images:,} {words[1]} to train on"
+            raise ValueError(f"batch_size {self.batch_size}: {self._data} has {left}")
+        if self.warmup >= self.steps:
+            raise ValueError(f"warmup {self.warmup} is as long as the run, which has {self.steps:,} steps")
+
+    @property
+    def _data(self) -> str:
+        return self.dataset if self.task is None else f"task {self.model}"
+
+    @property
+    def _all_images(self) -> int:
+        return self.task.facts.samples if self.task is not None else IMAGE_SETS[self.dataset].training_images
 
     @property
     def network(self) -> Network:
@@ -129,13 +193,23 @@ class RunConfig:
 
     @property
     def training_images(self) -> int:
-        """How many images it trains on."""
-        return IMAGE_SETS[self.dataset].training_images - self.validation
+        """How many images, or other samples, it trains on."""
+        return self._all_images - self.validation
 
     @property
     def steps_per_epoch(self) -> int:
         """How many mini-batches an epoch has."""
         return math.ceil(self.training_images / self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        """How many mini-batches the run has."""
+        return self.epochs * self.steps_per_epoch
+
+    def schedule_factors(self, epoch: int) -> Array:
+        """Return what the schedule and the warmup multiply the rate by at each step of an epoch, counted from 0."""
+        steps = np.arange(self.steps_per_epoch, dtype=float) + epoch * self.steps_per_epoch
+        return schedule_factors(self.schedule, self.warmup, self.steps, steps)
 
     @property
     def thermostat(self) -> Thermostat:
@@ -155,8 +229,19 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON knows them; `from_dict` reads them back."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in _LATER or getattr(self, field.name) != field.default
+        }
+        if self.task is not None:
+            values["task"] = self.task.facts.to_dict()
         return {**values, "protocol": str(self.protocol), "law": str(self.law)}
+
+    def settings(self) -> dict[str, Any]:
+        """Return all fields for a table: as in `to_dict`, defaults too, and of a task its name and digest."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)} | self.to_dict()
+        return {**values, "task": None if self.task is None else str(self.task)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
@@ -166,10 +251,11 @@ class RunConfig:
             ValueError: a field is missing, unknown or not allowed.
         """
         known = {field.name for field in fields(cls)}
-        if set(values) != known:
-            wrong = ", ".join(sorted(known ^ set(values)))
-            raise ValueError(f"not the fields of a RunConfig: {wrong}")
-        return cls(**values)
+        wrong = (known ^ set(values)) - _LATER
+        if wrong:
+            raise ValueError(f"not the fields of a RunConfig: {', '.join(sorted(wrong))}")
+        task = values.get("task")
+        return cls(**{**values, "task": None if task is None else TaskFacts.from_dict(task)})
 
     def with_(self, **changes: Any) -> RunConfig:
         """Return a copy with some fields changed.

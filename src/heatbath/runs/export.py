@@ -28,8 +28,8 @@ _DIGITS = 6
 _FIELDS = ("run", "config", "status", "device", "versions", "precision", "seconds", "curves")  # of a line
 # Of a column of Parquet, where it is not text. They are the same in every file, whatever its values.
 _TYPES = {
-    **dict.fromkeys(("seconds", "lr", "momentum", "weight_decay", *EPOCH_FIELDS), "float64"),
-    **dict.fromkeys(("batch_size", "epochs", "validation", "epoch"), "int64"),
+    **dict.fromkeys(("seconds", "lr", "momentum", "weight_decay", "clip_norm", *EPOCH_FIELDS), "float64"),
+    **dict.fromkeys(("batch_size", "epochs", "validation", "warmup", "epoch"), "int64"),
     **{"nesterov": "bool", "seed": "uint64"},
 }
 
@@ -160,7 +160,7 @@ def _as_float(value: Any) -> Any:
 def _rows(records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
     for record in records:
         fixed = (record.run, record.status, record.device, record.precision, record.seconds)
-        config = tuple(record.config.to_dict().values())
+        config = tuple(record.config.settings().values())
         for number, epoch in enumerate(record.epochs, start=1):
             yield (*fixed, *config, number, *(getattr(epoch, name) for name in EPOCH_FIELDS))
 

@@ -1,7 +1,8 @@
-"""Learning-rate protocols: what the rate of a run does from step to step.
+"""Learning-rate protocols and schedules: what the rate of a run does from step to step.
 
 ``constant`` keeps ``l``; ``random`` multiplies it (or the gradient) by a draw of a law at each mini-batch; ``cyclic:P``
-is the paper's ``l [1 + cos(pi tau / P)]`` with ``tau`` the completed epochs. All have the mean rate ``l``.
+is the paper's ``l [1 + cos(pi tau / P)]`` with ``tau`` the completed epochs. All have the mean rate ``l``. A schedule
+comes on top: it multiplies ``l`` by a factor that falls from 1 to 0 over the run, after a linear warmup.
 """
 
 from __future__ import annotations
@@ -55,6 +56,21 @@ class Protocol:
         if self.period is None:
             return np.ones(steps)
         return np.full(steps, 1.0 + math.cos(math.pi * epoch / self.period))
+
+
+SCHEDULES = ("constant", "cosine", "linear")
+
+
+def schedule_factors(schedule: str, warmup: int, total: int, steps: Array) -> Array:
+    """Return the factors of the rate at some steps, counted from 0, of a run of ``total`` steps.
+
+    With ``w`` warmup steps, step ``k < w`` has ``(k + 1) / (w + 1)``. From there on ``x = (k - w) / (total - w)``, and
+    the factor is 1, ``(1 + cos(pi x)) / 2`` or ``1 - x`` for ``"constant"``, ``"cosine"`` and ``"linear"``.
+    """
+    part = np.maximum(steps - warmup, 0.0) / (total - warmup)
+    falling = {"constant": np.ones_like(part), "cosine": 0.5 * (1.0 + np.cos(np.pi * part)), "linear": 1.0 - part}
+    factors: Array = np.where(steps < warmup, (steps + 1.0) / (warmup + 1.0), falling[schedule])
+    return factors
 
 
 def parse_protocol(text: str | Protocol) -> Protocol:
