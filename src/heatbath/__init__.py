@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from heatbath.optim.schedulers import CosineCycleLR, RandomLR
     from heatbath.runs.configs import RunConfig, sweep
     from heatbath.runs.records import Record
+    from heatbath.stats.compare import compare
+    from heatbath.stats.comparison import Comparison, Comparisons
     from heatbath.thermometry.averages import Estimate
     from heatbath.thermometry.logs import CSVLog, TensorBoardLog
     from heatbath.thermometry.noise import GradientNoise, measure_noise
@@ -25,6 +27,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Arcsine",
     "CSVLog",
+    "Comparison",
+    "Comparisons",
     "Constant",
     "CosineCycleLR",
     "Estimate",
@@ -41,6 +45,7 @@ __all__ = [
     "Thermostat",
     "TwoPoint",
     "Uniform",
+    "compare",
     "draw",
     "load",
     "measure_noise",
@@ -54,6 +59,8 @@ __all__ = [
 # These come when they are asked for: the theory and most commands do without torch and its seconds of import.
 _LATER = {
     "CSVLog": "heatbath.thermometry.logs",
+    "Comparison": "heatbath.stats.comparison",
+    "Comparisons": "heatbath.stats.comparison",
     "CosineCycleLR": "heatbath.optim.schedulers",
     "Estimate": "heatbath.thermometry.averages",
     "GradientNoise": "heatbath.thermometry.noise",
@@ -63,6 +70,7 @@ _LATER = {
     "RunConfig": "heatbath.runs.configs",
     "TensorBoardLog": "heatbath.thermometry.logs",
     "Thermometer": "heatbath.thermometry.thermometer",
+    "compare": "heatbath.stats.compare",
     "load": "heatbath.engine.runner",
     "measure_noise": "heatbath.thermometry.noise",
     "randomize": "heatbath.optim.randomizer",

@@ -9,6 +9,7 @@ from heatbath.stats.intervals import Interval
 
 Measure = Literal["difference", "ratio", "explained", "lead"]
 Obstacle = Literal["empty", "broken", "one seed", "no spread", "no order"]
+_MANY = 1000  # seeds: where more are needed the difference is as large as the margin, and their number a guess
 _DIGITS: dict[Measure, int] = {"difference": 5, "ratio": 4}
 
 
@@ -73,3 +74,17 @@ class Evidence:
         if self.obstacle == "no order":
             return "orders can be judged by two or more finite values in each group, of means that differ"
         return f"nothing to compare yet: n = {self.sizes[0]} against n = {self.sizes[1]}"
+
+
+def seeds_in_words(about: int, low: int | None = None, high: int | None = None) -> str:
+    """Return a number of seeds in words, to two digits, such as ``about 40 seeds``, or with its range (31 to 76)."""
+    if about > _MANY:
+        return f"over {_MANY} seeds"
+    if low is None or high is None:
+        return f"about {_rounded(about)} seeds"
+    return f"about {_rounded(about)} seeds ({_rounded(low)} to {_rounded(high) if high <= _MANY else f'over {_MANY}'})"
+
+
+def _rounded(seeds: int) -> int:
+    unit = int(10 ** max(0, len(str(seeds)) - 2))
+    return -(-seeds // unit) * unit

@@ -78,4 +78,4 @@ def as_interval(test: Welch, level: float) -> Interval:
 
 def as_sample(values: Iterable[float]) -> Floats:
     """Return one sample as float64; None, a run without a value, becomes NaN."""
-    return np.array(list(values), dtype=np.float64)
+    return np.asarray(values if isinstance(values, np.ndarray) else list(values), dtype=np.float64)

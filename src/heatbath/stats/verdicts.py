@@ -13,11 +13,10 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from heatbath.stats.evidence import Evidence
+from heatbath.stats.evidence import Evidence, seeds_in_words
 from heatbath.stats.intervals import Interval, as_interval, as_sample
 from heatbath.stats.t_tests import Floats, check_margin, check_probability, paired, seeds_needed, welch
 
-_MANY = 1000  # seeds: where more are needed the difference is as large as the margin, and their number a guess
 _NO_GAP = 1e-4  # standard deviations between a difference and its margin that no number of seeds will tell apart
 
 
@@ -59,10 +58,7 @@ class Verdict:
         """What would settle an open claim, such as ``needs about 40 seeds``; empty where nobody can say."""
         if self.outcome != "undecided" or self.seeds_needed is None:
             return ""
-        if self.seeds_needed > _MANY:
-            return f"needs over {_MANY} seeds"
-        unit = 10 ** max(0, len(str(self.seeds_needed)) - 2)
-        return f"needs about {-(-self.seeds_needed // unit) * unit} seeds"
+        return f"needs {seeds_in_words(self.seeds_needed)}"
 
     @property
     def text(self) -> str:
@@ -126,8 +122,8 @@ class Claim:
 
     statement: str
     kind: Literal["equal", "greater", "less"]
-    a: Sequence[float]
-    b: Sequence[float]
+    a: Sequence[float] | Floats
+    b: Sequence[float] | Floats
     margin: float = 0.0
     paired: bool = False
 
@@ -165,13 +161,16 @@ class Claim:
         beyond = (test.difference if self.kind == "greater" else -test.difference) - self._margin
         return replace(shown, p_if_false=test.tail(beyond), p_if_true=test.tail(-beyond))
 
-    def seeds_needed(self, error: float, power: float) -> int | None:
-        """Return how many seeds per group settle the claim if difference and spreads are what they seem."""
+    def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
+        """Return how many seeds per group settle the claim if the difference is what it seems, and so are the spreads.
+
+        With ``spread`` they are that many times as large.
+        """
         if self.weigh(error).obstacle not in (None, "one seed"):
             return None
         a, b = self._samples
         a, b = (a - b, np.zeros_like(b)) if self.paired else (a, b)
-        spreads = [float(group.std(ddof=1)) for group in (a, b) if group.size > 1]
+        spreads = [spread * float(group.std(ddof=1)) for group in (a, b) if group.size > 1]
         difference = float(a.mean() - b.mean())
         gap = {"equal": abs(difference), "greater": difference, "less": -difference}[self.kind] - self._margin
         sds = (spreads[0], spreads[-1]) if spreads else (0.0, 0.0)  # a single seed is lent the spread of the others

@@ -1,0 +1,179 @@
+"""Is A better than B? One call for anybody's numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from numbers import Real
+from typing import Any
+
+from heatbath.stats.best_of import find_best
+from heatbath.stats.comparison import Comparison, Comparisons
+from heatbath.stats.inputs import is_lower_better, read_sample
+from heatbath.stats.samples import pair, treat_diverged
+from heatbath.stats.sequential import Look, plan_looks
+from heatbath.stats.t_tests import check_margin, check_probability
+from heatbath.stats.verdicts import Factor
+
+Margin = float | str | None
+_PERCENT = re.compile(r"\s*([0-9.eE+-]+)\s*%\s*")
+
+
+def compare(
+    a: Any,
+    b: Any = None,
+    metric: str | Sequence[str] | None = None,
+    margin: Margin | Mapping[str, Margin] = None,
+    level: float = 0.95,
+    *,
+    against: str | None = None,
+    names: tuple[str, str] = ("A", "B"),
+    paired: bool | None = None,
+    diverged: str | float = "tell",
+    lower_is_better: bool | None = None,
+    power: float = 0.9,
+    looks: Sequence[int] | None = None,
+) -> Any:
+    """Return whether ``a`` is better or worse than ``b``, equal to it within a margin, or nothing is decided yet.
+
+    A group is a list or array of numbers, a mapping from seeds to numbers, a data frame, or records of runs. Groups
+    that know their seeds are compared by seed (Student's t of the differences) if at least half of the seeds are in
+    both, others by Welch's t; the result says which. The chance of a wrong verdict is at most ``1 - level``, for all
+    comparisons of a call together.
+
+    Args:
+        a: the first group; or, without ``b``, a mapping from names to groups, of which each two are compared.
+        b: the second group.
+        metric: the column of data frames, or what is taken of records (``"test_accuracy"`` by default): a curve, by its
+            last value, or ``"best_..."`` or ``"tail_..."`` with its name. A list of several makes one family of them.
+        margin: by how much means may differ and count as equal, such as 0.002; ``"5 %"`` compares geometric means by
+            their ratio, for losses; None asks for the sign of the difference alone. A mapping has one for each metric.
+        level: the chance that no verdict is wrong.
+        against: of several groups the one that all others are compared with, instead of each two; or ``"best"``, which
+            asks which group is the best one.
+        names: of two groups, in words.
+        paired: False forbids pairs. True asks for them, by place where there are no seeds.
+        diverged: what to do with values that are no numbers: ``"tell"`` (nothing is decided), ``"exclude"``,
+            ``"worst"`` (they count as the worst number of all groups), or a number that they count as.
+        lower_is_better: by default, whether the metric is called a loss or an error.
+        power: the chance to decide with ``seeds_needed``.
+        looks: the planned numbers of seeds, such as (5, 10, 20, 40), for data that grow: the same call may be repeated
+            whenever there are more seeds. Each look takes the first seeds and its share of the error, and the first one
+            that decides stands.
+
+    Returns:
+        A `Comparison` of two groups; `Comparisons` of several groups or metrics; `BestOf` for ``against="best"``.
+
+    Raises:
+        TypeError: a group is nothing of the kind.
+        ValueError: a metric or name does not exist, a margin is not positive, or the runs of a group differ in more
+            than the seed.
+    """
+    check_probability("level", level, above=0.5)
+    check_probability("power", power)
+    plan = None if looks is None else plan_looks(looks)
+    metrics = [metric] if metric is None or isinstance(metric, str) else list(metric)
+    if not metrics or len(set(metrics)) != len(metrics):
+        raise ValueError(f"metric must be a name or several different ones, got {metric!r}")
+    sources = _name_groups(a, b, names)
+    best = against == "best" and "best" not in sources
+    chosen = _choose_pairs(list(sources), None if best else against)
+    family = len(metrics) * len(chosen)
+    error = (1.0 - level) / family
+    if best:
+        if len(metrics) > 1 or plan is not None:
+            raise ValueError("against='best' takes one metric, and no planned looks")
+        error = 2.0 * (1.0 - level) / (len(sources) - 1)
+    found = []
+    for one in metrics:
+        lower = is_lower_better(one or "") if lower_is_better is None else lower_is_better
+        read = [read_sample(name, source, one) for name, source in sources.items()]
+        groups = dict(zip(sources, treat_diverged(read, diverged, lower_is_better=lower), strict=True))
+        own = _read_margin(margin, one)
+        for first, second in chosen:
+            x, y, by_seed, why = pair(groups[first], groups[second], paired)
+            notes = (*x.notes, *y.notes, *([why] if why else ()))
+            test = Comparison(one or "", x, y, own, by_seed, error, family, lower, power, None, notes)
+            found.append(test if plan is None else look_at(test, plan))
+    if best:
+        return find_best(found, level)
+    return found[0] if b is not None and len(metrics) == 1 else Comparisons(tuple(found), level)
+
+
+def look_at(test: Comparison, plan: Sequence[Look]) -> Comparison:
+    """Return a comparison at the first planned look that decides, or else at the last one that there are seeds for.
+
+    What the looks see depends on the order of the seeds alone, so that they stay what they were when seeds are added.
+    """
+    there = min(len(test.a.values), len(test.b.values))
+    due = [look for look in plan if look.seeds <= there]
+    if not due:
+        note = f"the first look is planned at {plan[0].seeds} seeds, and there are {there}"
+        return replace(
+            test, error=test.error * plan[0].share, a=test.a.take([]), b=test.b.take([]), notes=(*test.notes, note)
+        )
+    for look in due:
+        first = range(look.seeds)
+        seen = replace(test, a=test.a.take(first), b=test.b.take(first), error=test.error * look.share, look=look)
+        if seen.verdict != "undecided":
+            break
+    rest = there - look.seeds
+    if seen.verdict != "undecided" and rest:
+        note = f"decided at this look; {rest} later seeds are not used"
+    elif rest:
+        later = next((one.seeds for one in plan if one.seeds > there), None)
+        note = (
+            f"{rest} more seeds wait for the look at {later}" if later else f"{rest} seeds beyond the plan are not used"
+        )
+    else:
+        return seen
+    return replace(seen, notes=(*seen.notes, note))
+
+
+def parse_margin(margin: Margin) -> float | None:
+    """Return a margin, as a `Factor` if it is relative.
+
+    Raises:
+        ValueError: it is zero, negative or no number.
+    """
+    if margin is None or isinstance(margin, Factor):
+        return margin
+    percent = _PERCENT.fullmatch(margin) if isinstance(margin, str) else None
+    try:
+        value = float(percent.group(1) if percent else margin)
+    except (TypeError, ValueError):
+        raise ValueError(f"margin must be a positive number, or one with a percent sign, got {margin!r}") from None
+    if isinstance(margin, bool):
+        raise TypeError(f"margin must be a positive number, or one with a percent sign, got {margin!r}")
+    check_margin(value, positive=True)
+    return Factor(1.0 + value / 100.0) if percent else value
+
+
+def _read_margin(margin: Margin | Mapping[str, Margin], metric: str | None) -> float | None:
+    if not isinstance(margin, Mapping):
+        return parse_margin(margin)
+    if metric is None or metric not in margin:
+        raise ValueError(f"there is no margin for the metric {metric!r}, only for {', '.join(map(repr, margin))}")
+    return parse_margin(margin[metric])
+
+
+def _name_groups(a: Any, b: Any, names: tuple[str, str]) -> dict[str, Any]:
+    if b is not None:
+        if len(names) != 2 or names[0] == names[1]:
+            raise ValueError(f"names must be two different ones, got {names!r}")
+        return dict(zip(map(str, names), (a, b), strict=True))
+    if not isinstance(a, Mapping) or any(value is None or isinstance(value, Real) for value in a.values()):
+        raise TypeError("compare needs two groups, or a mapping from names to groups")
+    if len(a) < 2:
+        raise ValueError(f"compare needs two groups or more, got {len(a)}")
+    return {str(name): group for name, group in a.items()}
+
+
+def _choose_pairs(names: Sequence[str], control: str | None) -> list[tuple[str, str]]:
+    if control is None:
+        return list(combinations(names, 2))
+    if control not in names:
+        raise ValueError(f"there is no group {control!r} to compare with: choose one of {', '.join(names)}, or 'best'")
+    return [(name, control) for name in names if name != control]

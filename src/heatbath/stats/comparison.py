@@ -1,0 +1,140 @@
+"""Comparisons as they are shown: a sentence first, then the numbers, for terminals, notebooks, papers and programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, overload
+
+from heatbath.stats import wording
+from heatbath.stats.pair_test import PairTest
+from heatbath.stats.samples import Sample
+
+
+class Comparison(PairTest):
+    """What two groups say: the answer to "is ``a`` better than ``b``?"; made by `heatbath.compare`.
+
+    Its ``verdict`` is better, worse, equal or undecided; ``difference``, ``interval``, ``p`` and ``seeds_needed`` are
+    the numbers behind it, ``sentence`` is all of it in words.
+    """
+
+    @cached_property
+    def sentence(self) -> str:
+        """All of it in words, the verdict first."""
+        return wording.sentence(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON knows it, with what it was made from."""
+        interval, seeds = self.interval, self.seeds_needed
+        return {
+            "metric": self.metric,
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "difference": _finite(self.difference),
+            "interval": [_finite(interval.low), _finite(interval.high)],
+            "level": interval.level,
+            "margin": None if self.margin is None else float(self.margin),
+            "relative": self.is_relative,
+            "p": self.p,
+            "family": self.family,
+            "paired": self.paired,
+            "lower_is_better": self.lower_is_better,
+            "seeds_needed": None if seeds is None else seeds._asdict(),
+            "look": None if self.look is None else self.look._asdict(),
+            "notes": list(self.notes),
+            "a": _describe(self.a),
+            "b": _describe(self.b),
+        }
+
+    def to_latex(self) -> str:
+        """Return a table of one row for LaTeX, with the rules of the package booktabs."""
+        return wording.latex([self])
+
+    def _repr_html_(self) -> str:
+        return wording.html(self.sentence, [self])
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {self.sentence}>"
+
+    def __bool__(self) -> bool:
+        raise TypeError("a comparison is neither true nor false: ask for its verdict")
+
+
+@dataclass(frozen=True, repr=False)
+class Comparisons(Sequence[Comparison]):
+    """Comparisons that share one error: the chance that any of their verdicts is wrong is at most ``1 - level``.
+
+    Attributes:
+        members: the comparisons, in the order of groups and metrics.
+        level: the chance that all verdicts are right.
+    """
+
+    members: tuple[Comparison, ...]
+    level: float
+
+    @overload
+    def __getitem__(self, index: int) -> Comparison: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Comparison, ...]: ...
+    def __getitem__(self, index: int | slice) -> Comparison | tuple[Comparison, ...]:
+        return self.members[index]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[Comparison]:
+        return iter(self.members)
+
+    def between(self, a: str, b: str, metric: str | None = None) -> Comparison:
+        """Return the comparison of two groups by their names, in one of the metrics.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for one in self.members:
+            if (one.a.name, one.b.name) == (a, b) and metric in (None, one.metric):
+                return one
+        known = ", ".join(f"{one.a.name} and {one.b.name} in {one.metric}" for one in self.members)
+        raise KeyError(f"no comparison of {a} and {b}: there are {known}")
+
+    @property
+    def sentence(self) -> str:
+        """What was decided, in words; the comparisons have sentences of their own."""
+        return wording.family(self.members, self.level)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON knows it."""
+        comparisons = [one.to_dict() for one in self.members]
+        return {"level": self.level, "sentence": self.sentence, "comparisons": comparisons}
+
+    def to_latex(self) -> str:
+        """Return a table with a row for each comparison for LaTeX, with the rules of the package booktabs."""
+        return wording.latex(self.members)
+
+    def _repr_html_(self) -> str:
+        return wording.html(self.sentence, self.members)
+
+    def __str__(self) -> str:
+        return "\n".join([self.sentence, *(one.sentence for one in self.members)])
+
+    def __repr__(self) -> str:
+        return f"<Comparisons: {self.sentence}>"
+
+
+def _describe(sample: Sample) -> dict[str, Any]:
+    return {
+        "name": sample.name,
+        "values": [_finite(value) for value in sample.values.tolist()],
+        "seeds": None if sample.seeds is None else list(sample.seeds),
+        "digests": list(sample.digests),
+        "versions": list(sample.versions),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

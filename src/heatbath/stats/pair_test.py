@@ -1,0 +1,168 @@
+"""Two groups of numbers, tested: is the first better, worse, or equal to the second within a margin?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from heatbath.stats.assumptions import Check, check_assumptions
+from heatbath.stats.evidence import Evidence
+from heatbath.stats.intervals import Interval
+from heatbath.stats.samples import Sample
+from heatbath.stats.sequential import Look
+from heatbath.stats.verdicts import Claim, Factor
+
+Outcome = Literal["better", "worse", "equal", "undecided"]
+_RANGE = 0.8  # the level of the range of seeds
+
+
+class SeedsNeeded(NamedTuple):
+    """How many seeds per group would decide: if difference and spread are as they seem, and for other spreads.
+
+    The range is for spreads between the ends of their own 80 % interval, which is wide when there are few seeds.
+    """
+
+    about: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, eq=False)  # arrays have no single truth to compare
+class PairTest:
+    """What two groups say: the answer to "is ``a`` better than ``b``?".
+
+    Better and worse mean that the sign of the difference is certain, equal that the difference is certainly within the
+    margin, which wins where both are so. The chance of a wrong verdict is at most ``error``: if the means are equal,
+    of better and worse together; if they differ by the margin or more, of equal and the wrong sign together, as both
+    need a bound of the difference that misses it on the same side; and in between the wrong sign alone is wrong.
+
+    Attributes:
+        metric: what is compared.
+        a: the first group; of pairs, with the seeds of both groups alone.
+        b: the second group.
+        margin: by how much means may differ and count as equal; a `Factor` for the ratio of geometric means; None where
+            only the sign of the difference is asked for.
+        paired: whether seed is compared with seed (Student's t of the differences), or group with group (Welch's t).
+        error: the chance of a wrong verdict that this comparison may take.
+        family: how many comparisons share the error that was asked for.
+        lower_is_better: whether a smaller metric is a better one.
+        power: the chance to decide with ``seeds_needed``.
+        look: which of the planned looks decided, or is the last so far; None without a plan.
+        notes: what was left out, replaced or not paired, in words.
+    """
+
+    metric: str
+    a: Sample
+    b: Sample
+    margin: float | None
+    paired: bool
+    error: float
+    family: int = 1
+    lower_is_better: bool = False
+    power: float = 0.9
+    look: Look | None = None
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def verdict(self) -> Outcome:
+        """Whether ``a`` is better or worse than ``b``, equal to it within the margin, or nothing is decided."""
+        if self.within is not None and self.within.p_if_false <= self.error:
+            return "equal"
+        sides: tuple[Outcome, Outcome] = ("worse", "better") if self.lower_is_better else ("better", "worse")
+        for p_value, outcome in zip((self.above.p_if_false, self.above.p_if_true), sides, strict=True):
+            if p_value <= 0.5 * self.error:
+                return outcome
+        return "undecided"
+
+    @property
+    def difference(self) -> float:
+        """``mean(a) - mean(b)``; with a relative margin the ratio of their geometric means."""
+        return self.above.interval.estimate if self.above.interval else math.nan
+
+    @property
+    def interval(self) -> Interval:
+        """Of the difference, at the level ``1 - error``: it excludes 0 where the sign is certain."""
+        return self.above.interval or Interval(math.nan, -math.inf, math.inf, 1.0 - self.error)
+
+    @property
+    def p(self) -> float:
+        """The p-value behind the verdict, times the family: of "not equal" where it is equal, else of no difference."""
+        if self.verdict == "equal" and self.within is not None:
+            return min(1.0, self.family * self.within.p_if_false)
+        return min(1.0, 2.0 * self.family * min(self.above.p_if_false, self.above.p_if_true))
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the difference is certainly larger than the margin: the whole interval is beyond it."""
+        if self.margin is None:
+            return False
+        lowest = 1.0 / self.margin if self.is_relative else -self.margin
+        return self.interval.low > self.margin or self.interval.high < lowest
+
+    @cached_property
+    def seeds_needed(self) -> SeedsNeeded | None:
+        """How many seeds per group would decide what is open: the margin, or without one the sign; None if nothing is.
+
+        None as well where nobody can say: without a spread, or with a difference just as large as the margin.
+        """
+        from scipy.special import chdtri
+
+        if self.verdict == "equal" or self.is_beyond or (self.within is None and self.verdict != "undecided"):
+            return None
+        claim, error = self._open_question
+        about = claim.seeds_needed(error, self.power)
+        if about is None:
+            return None
+        sizes = len(self.a.values), len(self.b.values)
+        freedom = max(1, sizes[0] - 1 if self.paired else sum(sizes) - 2)
+        tails = 0.5 - 0.5 * _RANGE, 0.5 + 0.5 * _RANGE
+        spreads = (math.sqrt(freedom / float(chdtri(freedom, tail))) for tail in tails)
+        low, high = (claim.seeds_needed(error, self.power, spread) or about for spread in spreads)
+        return SeedsNeeded(about, min(low, about), max(high, about))
+
+    @cached_property
+    def check(self) -> Check:
+        """What speaks against the t test, and what a permutation test says instead."""
+        a, b = (np.log(x.values) if self.is_relative else x.values for x in (self.a, self.b))
+        margin = None if self.verdict != "equal" or self.margin is None else self.margin
+        margin = math.log(margin) if margin is not None and self.is_relative else margin
+        return check_assumptions(a, b, paired=self.paired, margin=margin)
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether geometric means are compared by their ratio, and not means by their difference."""
+        return isinstance(self.margin, Factor)
+
+    @cached_property
+    def above(self) -> Evidence:
+        """What the data say of ``mean(a) > mean(b)``."""
+        return self._above.weigh(0.5 * self.error)
+
+    @cached_property
+    def within(self) -> Evidence | None:
+        """What the data say of equality within the margin; None without one."""
+        return None if self.margin is None else self._equal.weigh(self.error)
+
+    @property
+    def _open_question(self) -> tuple[Claim, float]:
+        """The claim that would decide, and its error: within the margin, or beyond it, if that is how it looks."""
+        if self.margin is None:
+            return self._above, 0.5 * self.error
+        size = abs(math.log(self.difference)) if self.is_relative else abs(self.difference)
+        if size <= (math.log(self.margin) if self.is_relative else self.margin):
+            return self._equal, self.error
+        kind: Literal["greater", "less"] = "greater" if self.above.p_if_false < self.above.p_if_true else "less"
+        return replace(self._above, kind=kind, margin=self.margin), 0.5 * self.error
+
+    @cached_property
+    def _above(self) -> Claim:
+        margin = Factor(1.0) if self.is_relative else 0.0
+        return Claim("", "greater", self.a.values, self.b.values, margin, self.paired)
+
+    @cached_property
+    def _equal(self) -> Claim:
+        return replace(self._above, kind="equal", margin=self.margin or 0.0)
