@@ -8,7 +8,7 @@ import pytest
 import heatbath as hb
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/design.md", "docs/errata.md", "docs/results.md"]
+PAGES = ["README.md", "docs/design.md", "docs/errata.md", "docs/integrations.md", "docs/results.md"]
 
 
 def test_the_errata_name_tests_that_exist():

@@ -119,7 +119,7 @@ def train_in_transformers(build, folder, stops=False):
 
 def training_arguments(folder, **settings):
     """Of a Trainer on the CPU that takes the samples in their order and says nothing."""
-    from transformers import TrainingArguments
+    from transformers.training_args import TrainingArguments
 
     defaults = {
         "per_device_train_batch_size": BATCH_SIZE,
