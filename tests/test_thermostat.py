@@ -5,9 +5,11 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from heatbath.laws import Constant, LogNormal, TwoPoint, Uniform
+from heatbath.theory import quadratic, shuffled
 from heatbath.thermostat import Thermostat
 
 FORMS = [(coupling, nesterov) for coupling in ("gradient", "update") for nesterov in (False, True)]
@@ -213,3 +215,42 @@ def test_the_theory_is_imported_when_it_is_used():
         "try:\n    theory.nothing\nexcept AttributeError as error:\n    assert 'quadratic' in str(error)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("coupling", ["gradient", "update"])
+def test_the_limits_of_reshuffled_epochs_are_those_of_the_exact_theory(coupling):
+    """A slow direction of long epochs keeps the law's own part of the temperature, a fast one all of it."""
+    knobs = Thermostat(1e-5, 4, 0.8, True, "uniform:0.9", coupling, sampling="shuffled")
+    slow, fast = knobs.limits(3.0)
+    assert fast == knobs.temperature(3.0) == Thermostat(1e-5, 4, 0.8, True, "uniform:0.9", coupling).temperature(3.0)
+    assert slow == pytest.approx(fast * (1.0 - 1.0 / knobs.law_factor), rel=1e-12)
+    curvatures = np.array([1e-5, 3e3])
+    exact = curvatures * shuffled.stationary_moments(knobs, curvatures, 3.0, 2000)[:, 0, 0]
+    assert exact[0] == pytest.approx(slow, rel=0.01)
+    assert exact[1] == pytest.approx(fast, rel=0.05)
+
+
+def test_independent_batches_have_one_temperature():
+    knobs = Thermostat(0.1, 4, 0.5, law="uniform:1")
+    assert knobs.sampling == "replacement"
+    assert knobs.limits(2.0) == (knobs.temperature(2.0), knobs.temperature(2.0))
+
+
+def test_both_limits_of_reshuffled_epochs_are_kept_or_the_request_is_refused():
+    knobs = Thermostat(0.1, 4, 0.5, law="uniform:1", sampling="shuffled")
+    moved = knobs.at(batch_size=16)
+    assert moved.lr == pytest.approx(0.4)
+    assert moved.sampling == "shuffled"
+    assert moved.limits(2.0) == pytest.approx(knobs.limits(2.0))
+    with pytest.raises(ValueError, match=r"no lr keeps both limits .* would be at 0 of .*, now at 0\.25; keep law"):
+        knobs.at(law="constant")
+    with pytest.raises(ValueError, match="no lr keeps both limits"):
+        knobs.at(coupling="update")
+    assert Thermostat(0.1, 4, 0.5, sampling="shuffled").at(momentum=0.75).lr == pytest.approx(0.05)
+    with pytest.raises(ValueError, match="sampling must be 'replacement' or 'shuffled', got 'epochs'"):
+        Thermostat(0.1, 4, sampling="epochs")
+
+
+def test_the_theory_of_independent_batches_refuses_reshuffled_ones():
+    with pytest.raises(ValueError, match="sampling='shuffled' needs the length of an epoch"):
+        quadratic.exact_temperature(Thermostat(0.1, 4, sampling="shuffled"), 1.0, 1.0)

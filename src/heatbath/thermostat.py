@@ -7,6 +7,9 @@ At leading order in the rate and near a minimum, SGD samples the Boltzmann weigh
 for learning rate ``l``, momentum ``mu``, batch size ``C`` and variance ``S`` of a sample's gradient. The factor ``F``
 belongs to the random multiplier ``alpha`` of variance ``s2``, and is derived in `Thermostat.law_factor`. The exact
 temperature on a quadratic loss, of which this is the limit of small rates, is in `heatbath.theory.quadratic`.
+
+All of this is for batches that are drawn independently of each other. The batches of a reshuffled epoch partition the
+data, so that their noises sum to zero. `Thermostat.limits` says what is left, and `heatbath.theory.shuffled` is exact.
 """
 
 from __future__ import annotations
@@ -14,13 +17,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from heatbath.draws import check_integer
 from heatbath.laws import Constant, Coupling, Law, check_coupling, parse_law
 
 Knob = Literal["lr", "batch_size", "momentum"]
+Sampling = Literal["replacement", "shuffled"]
 _KNOBS: Final[tuple[Knob, ...]] = ("lr", "batch_size", "momentum")
+
+
+class TemperatureLimits(NamedTuple):
+    """The temperatures of directions that relax over many epochs, and of those that relax within a part of one."""
+
+    slow: float
+    fast: float
 
 
 class _Unchanged(Enum):
@@ -41,8 +52,10 @@ class Thermostat:
         law: the law of the multiplier ``alpha``, or its name such as ``"uniform:1"``.
         coupling: ``"gradient"`` if ``alpha`` multiplies the gradient that enters the velocity (the paper's equations 1
             and 2), ``"update"`` if it multiplies the whole step (a learning rate changed at each step).
-        dataset_size: the number of samples ``N`` if mini-batches are drawn without replacement, None if with. The
-            temperature then has the noise of one batch; those of an epoch also cancel in part (``docs/errata.md``).
+        dataset_size: the number of samples ``N`` if the samples of a mini-batch are drawn without replacement, None if
+            with.
+        sampling: ``"replacement"`` if batches are drawn independently of each other, ``"shuffled"`` if those of an
+            epoch partition the data. The latter cancel in part: see `limits`.
     """
 
     lr: float
@@ -52,6 +65,7 @@ class Thermostat:
     law: Law
     coupling: Coupling
     dataset_size: int | None
+    sampling: Sampling
 
     def __init__(
         self,
@@ -62,6 +76,7 @@ class Thermostat:
         law: Law | str = Constant(),  # noqa: B008 - a frozen value, as safe as a number
         coupling: str = "gradient",
         dataset_size: int | None = None,
+        sampling: str = "replacement",
     ) -> None:
         size = check_integer("batch_size", batch_size, least=1)
         if dataset_size is not None:
@@ -69,6 +84,8 @@ class Thermostat:
             if size > dataset_size:
                 raise ValueError(f"batch_size must be at most dataset_size={dataset_size}, got {size}")
         check_coupling(coupling)
+        if sampling not in ("replacement", "shuffled"):
+            raise ValueError(f"sampling must be 'replacement' or 'shuffled', got {sampling!r}")
         if not isinstance(nesterov, bool):
             raise TypeError(f"nesterov must be True or False, got {nesterov!r}")
         values = {
@@ -79,6 +96,7 @@ class Thermostat:
             "law": parse_law(law),
             "coupling": coupling,
             "dataset_size": dataset_size,
+            "sampling": sampling,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -86,7 +104,8 @@ class Thermostat:
     def temperature(self, diffusion: float = 1.0) -> float:
         """Return the temperature ``T = l S F / (2 C (1 - mu)) (N - C) / (N - 1)`` at leading order in ``l``.
 
-        The last factor is there if ``dataset_size`` is.
+        The last factor is there if ``dataset_size`` is. With reshuffled epochs this is the temperature of directions
+        that relax within a part of an epoch; slower ones are colder (`limits`).
 
         Args:
             diffusion: the variance ``S`` of the per-sample gradient in one direction, without the law's factor; for a
@@ -94,6 +113,24 @@ class Thermostat:
         """
         diffusion = _number("diffusion", diffusion, "diffusion >= 0", lambda value: value >= 0)
         return self.lr * diffusion * self.batch_variance * self.law_factor / (2.0 * (1.0 - self.momentum))
+
+    def limits(self, diffusion: float = 1.0) -> TemperatureLimits:
+        """Return the temperatures of slow and of fast directions, at leading order in ``l`` and for long epochs.
+
+        For independent batches both are ``T0 F``. Over a reshuffled epoch the noise of the batches sums to zero: what a
+        constant rate would do to a direction that relaxes over many epochs cancels, and of ``F`` the law's own part
+        ``F - 1`` is left. A direction that relaxes within a part of an epoch is at ``T0 F``. In between, and for epochs
+        not much longer than the ``1 / (1 - mu)`` steps that a velocity lasts, use `heatbath.theory.shuffled`.
+
+        Args:
+            diffusion: as for `temperature`.
+        """
+        fast = self.temperature(diffusion)
+        return TemperatureLimits(fast * self._slow_share, fast)
+
+    @property
+    def _slow_share(self) -> float:
+        return 1.0 if self.sampling == "replacement" else 1.0 - 1.0 / self.law_factor
 
     @property
     def law_factor(self) -> float:
@@ -137,7 +174,8 @@ class Thermostat:
         What is neither given nor solved stays as it is, so ``t.at(law="constant")`` is the fair control of a random
         rate: the constant rate of equal temperature. A solved batch size is rounded to the nearest integer below that
         of the data; the ``temperature`` of the result tells what that costs. Where several momenta give the temperature
-        (only for laws of variance above 1), the one nearest to the present momentum is taken.
+        (only for laws of variance above 1), the one nearest to the present momentum is taken. With reshuffled epochs
+        both `limits` are kept, or the request is refused: no constant rate is as hot as a random one in both.
 
         Args:
             batch_size: as for the class, like the others; None keeps the present value.
@@ -150,7 +188,7 @@ class Thermostat:
             dataset_size: the new size of the data; None is drawing with replacement.
 
         Raises:
-            ValueError: no value of the knob gives this temperature, or the knob to solve for is also given.
+            ValueError: no value of the knob gives this temperature, or both `limits`; or the knob is also given.
         """
         given = {"lr": lr, "batch_size": batch_size, "momentum": momentum}
         knob = _knob_to_solve(solve, {name for name, value in given.items() if value is not None})
@@ -172,7 +210,14 @@ class Thermostat:
                 f"momentum={self.momentum:.4g} the temperature is beyond what a float can hold"
             )
         solvers = {"lr": _with_lr, "batch_size": _with_batch_size, "momentum": _with_momentum}
-        return solvers[knob](other, self.temperature(), self.momentum)
+        found = solvers[knob](other, self.temperature(), self.momentum)
+        if not math.isclose(found._slow_share, self._slow_share, rel_tol=1e-9):
+            raise ValueError(
+                f"no {knob} keeps both limits of reshuffled epochs: directions slower than an epoch would be at "
+                f"{found._slow_share:.4g} of the temperature of fast ones, now at {self._slow_share:.4g}; keep law, "
+                "coupling and momentum, or take sampling='replacement'"
+            )
+        return found
 
     def _law_factor_at(self, momentum: float) -> float:
         mu, variance = momentum, self.law.variance

@@ -28,3 +28,14 @@ def test_a_momentum_below_1_never_looks_like_1(heatbath):
     assert all("0.9999999999999999" in row for row in rows)
     _, out, _ = heatbath("thermostat", "--lr", 0.1, "--batch-size", 4, "--momentum", 0.123456789)
     assert "0.123457" in out
+
+
+def test_reshuffled_epochs_have_a_second_temperature(heatbath):
+    knobs = ("--lr", 0.1, "--batch-size", 4, "--momentum", 0.9, "--law", "uniform:1", "--sampling", "shuffled")
+    status, out, _ = heatbath("thermostat", *knobs)
+    assert status == 0
+    assert "those that take many are at 0.0416667, so no constant rate is the fair control." in " ".join(out.split())
+    assert not [line for line in out.splitlines() if line.startswith("fair control")]
+    status, out, _ = heatbath("thermostat", *knobs, "--json")
+    assert json.loads(out)["limits"] == pytest.approx({"slow": 0.1 / 24 * 10, "fast": 0.1 / 6 * 10})
+    assert heatbath("thermostat", *knobs[:-1], "epochs")[0] == 2

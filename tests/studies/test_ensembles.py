@@ -16,6 +16,11 @@ def test_algorithm_and_equation_share_the_thermostats_temperature(coupling):
     assert (sgd.law, sgd.coupling, sgd.nesterov) == (knobs.law, coupling, True)
 
 
+def test_trajectories_of_reshuffled_epochs_are_refused():
+    with pytest.raises(ValueError, match="sampling must be 'replacement'"):
+        algorithm_and_equation(Thermostat(0.01, 8, sampling="shuffled"), Quadratic(2.0), 3.0)
+
+
 def test_one_looks_more_often_at_first_and_last_at_the_end():
     np.testing.assert_array_equal(frame_steps(100, 6), [0, 4, 16, 36, 64, 100])
     np.testing.assert_array_equal(frame_steps(2, 40), [0, 1, 2])

@@ -21,6 +21,9 @@ def print_temperature(
     law: Annotated[str, typer.Option(help="The law of the multiplier, such as uniform:1.")] = "constant",
     coupling: Annotated[str, typer.Option(help="What the multiplier acts on: gradient or update.")] = "gradient",
     dataset_size: Annotated[int | None, typer.Option(help="Samples, if drawn without replacement.")] = None,
+    sampling: Annotated[
+        str, typer.Option(help="replacement if batches are independent, shuffled if an epoch partitions the data.")
+    ] = "replacement",
     diffusion: Annotated[float, typer.Option(help="The variance of a sample's gradient.")] = 1.0,
     curvature: Annotated[float | None, typer.Option(help="The largest curvature, to test the rate.")] = None,
     at_batch_size: Annotated[int | None, typer.Option(help="Ask for equal temperature at this batch size.")] = None,
@@ -30,7 +33,7 @@ def print_temperature(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the temperature that the knobs set, and other knobs of equal temperature."""
-    own = Thermostat(lr, batch_size, momentum, nesterov, law, coupling, dataset_size)
+    own = Thermostat(lr, batch_size, momentum, nesterov, law, coupling, dataset_size, sampling)
     temperature = own.temperature(diffusion)
     if math.isinf(temperature):
         raise ValueError(f"--lr {lr:g} with --diffusion {diffusion:g} gives a temperature beyond what a float can hold")
@@ -56,13 +59,23 @@ def print_temperature(
     out.print(f"Temperature at leading order: {temperature:.6g} (for a gradient variance of {diffusion:g} per sample)")
     out.print(f"Relative to the constant protocol at the same knobs: {own.law_factor:.6g}\n")
     print_table(("", "lr", "batch", "momentum", "law", "T", "T / given"), lines)
-    if own.law.variance > 0.0:
+    if own.sampling == "shuffled":
+        out.print(f"\n{_reshuffled(own, diffusion)}", end="")
+    elif own.law.variance > 0.0:
         out.print("\nThe fair control of a random rate is the constant rate of equal temperature.", end="")
     out.print(f"\n{regime.note}")
     if regime.warning:
         warn(regime.warning)
     if answer is not None and answer.warning:
         warn(f"the asked setting is {answer.warning}")
+
+
+def _reshuffled(own: Thermostat, diffusion: float) -> str:
+    slow = own.limits(diffusion).slow
+    told = (
+        f"Reshuffled epochs: T is that of directions that relax within an epoch; those that take many are at {slow:.6g}"
+    )
+    return told + (", so no constant rate is the fair control." if own.law.variance > 0.0 else ".")
 
 
 @dataclass(frozen=True)
@@ -137,7 +150,8 @@ def _thermostat_report(rows: list[tuple[str, Thermostat]], regime: _Regime, diff
 
     def describe(row: Thermostat) -> dict[str, Any]:
         knobs = {name: getattr(row, name) for name in row.__dataclass_fields__}
-        return {**knobs, "law": str(row.law), "temperature": row.temperature(diffusion)}
+        limits = row.limits(diffusion)
+        return {**knobs, "law": str(row.law), "temperature": limits.fast, "limits": limits._asdict()}
 
     return {
         **describe(own),

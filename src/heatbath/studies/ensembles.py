@@ -48,6 +48,10 @@ def algorithm_and_equation(
     """
     if not 0.0 < diffusion < math.inf:
         raise ValueError(f"diffusion must be a finite number with diffusion > 0, got {diffusion!r}")
+    if knobs.sampling != "replacement":
+        raise ValueError(
+            f"sampling must be 'replacement', as trajectories draw each batch anew, got {knobs.sampling!r}"
+        )
     if knobs.batch_variance == 0.0:
         raise ValueError(f"batch_size={knobs.batch_size} is the whole data set, which has no noise: take fewer samples")
     per_batch = diffusion * knobs.batch_variance

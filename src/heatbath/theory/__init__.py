@@ -17,6 +17,7 @@ __all__ = [
     "phase_space",
     "plane",
     "quadratic",
+    "shuffled",
     "trajectories",
     "universality",
 ]

@@ -46,15 +46,11 @@ def stationary_moments(thermostat: Thermostat, curvature: ArrayLike, diffusion: 
     Raises:
         ValueError: the second moments have no stationary value: the rate exceeds `largest_stable_rate`.
     """
-    curvatures, basis, covariance = _directions(curvature, diffusion)
-    _check_stable(thermostat, curvatures)
-    if basis is None:
-        moments = _direction_moments(thermostat, curvatures, covariance, curvatures)
-    else:
-        pairs = _direction_moments(thermostat, curvatures[:, None], covariance, curvatures[None, :])
-        moments = np.einsum("ai,ijpq,bj->paqb", basis, pairs, basis, optimize=True).reshape(2 * len(curvatures), -1)
-        moments = 0.5 * (moments + moments.T)
-    return moments.reshape(2, 2) if np.ndim(curvature) == np.ndim(diffusion) == 0 else moments
+    found = directions(curvature, diffusion)
+    check_stable(thermostat, found.curvatures)
+    a = found.curvatures
+    pair = (a, a) if found.basis is None else (a[:, None], a[None, :])
+    return assemble(thermostat, unit_moments(thermostat, *pair), found)
 
 
 def exact_temperature(thermostat: Thermostat, curvature: ArrayLike, diffusion: ArrayLike) -> float | Array:
@@ -74,13 +70,14 @@ def exact_temperature(thermostat: Thermostat, curvature: ArrayLike, diffusion: A
     Returns:
         A number for numbers, an array for directions, and for matrices the mean over directions ``tr(A <x x^T>) / n``.
     """
-    curvatures, basis, covariance = _directions(curvature, diffusion)
-    _check_stable(thermostat, curvatures)
-    variances = covariance if basis is None else np.diagonal(covariance)
-    temperatures = curvatures * _direction_moments(thermostat, curvatures, variances, curvatures)[..., 0, 0]
-    if basis is not None:
+    found = directions(curvature, diffusion)
+    check_stable(thermostat, found.curvatures)
+    unit = unit_moments(thermostat, found.curvatures, found.curvatures)[..., 0, 0]
+    noise = thermostat.lr * thermostat.batch_variance * found.variances
+    temperatures: Array = noise * (thermostat.lr * found.curvatures * unit)
+    if found.basis is not None:
         return float(temperatures.mean())
-    return temperatures if np.ndim(curvature) or np.ndim(diffusion) else float(temperatures[0])
+    return float(temperatures[0]) if found.scalar else temperatures
 
 
 class FluctuationDissipation(NamedTuple):
@@ -121,14 +118,12 @@ def fluctuation_dissipation(
         ``dissipation``: the left side, here ``tr(A <x x^T>)``; ``fluctuation``: the right side. Both are sums over
         directions, and equal to the number of directions times the temperature.
     """
-    curvatures, basis, covariance = _directions(curvature, diffusion)
-    _check_stable(thermostat, curvatures)
-    variances = covariance if basis is None else np.diagonal(covariance)
-    lr, mu, spread = thermostat.lr, thermostat.momentum, thermostat.law.variance
-    moments = _direction_moments(thermostat, curvatures, variances, curvatures)
-    moments = moments * np.array([[1.0, lr], [lr, lr * lr]])
+    found = directions(curvature, diffusion)
+    check_stable(thermostat, found.curvatures)
+    curvatures, lr, mu, spread = found.curvatures, thermostat.lr, thermostat.momentum, thermostat.law.variance
     drift, shake, kick, kick_shake = one_step(thermostat, lr * curvatures)
-    noise = lr * lr * thermostat.batch_variance * variances
+    noise = lr * lr * thermostat.batch_variance * found.variances
+    moments = noise[:, None, None] * unit_moments(thermostat, curvatures, curvatures)
 
     # The products of x' - x = -l D (row 0) and u' = -l b' (row 1).
     mean = drift + np.array([[0.0, 0.0], [0.0, 1.0]])
@@ -174,7 +169,7 @@ def largest_stable_rate(thermostat: Thermostat, curvature: ArrayLike, moment: Mo
         linear, square = _denominator(thermostat)
         root = math.sqrt(linear * linear + 4.0 * square)
         bound = 2.0 / (root + linear) if linear > 0.0 else (root - linear) / (2.0 * square)  # no cancellation
-    return bound / float(_directions(curvature, 0.0)[0].max())
+    return bound / float(directions(curvature, 0.0).curvatures.max())
 
 
 def relaxation_time(thermostat: Thermostat, curvature: ArrayLike, moment: Moment = "mean-square") -> float:
@@ -185,7 +180,7 @@ def relaxation_time(thermostat: Thermostat, curvature: ArrayLike, moment: Moment
     Raises:
         ValueError: the moments do not decay at this rate.
     """
-    _check_stable(thermostat, _directions(curvature, 0.0)[0], moment)
+    check_stable(thermostat, directions(curvature, 0.0).curvatures, moment)
     growth = _slowest_growth(thermostat, curvature, moment)
     return -1.0 / growth if growth < 0.0 else math.inf
 
@@ -239,12 +234,12 @@ def one_step(thermostat: Thermostat, y: Array) -> tuple[Array, Array, Array, Arr
 
 def _slowest_growth(thermostat: Thermostat, curvature: ArrayLike, moment: Moment) -> float:
     """The logarithm of `spectral_radius`, to which a rate counts that vanishes beside 1."""
-    curvatures = _directions(curvature, 0.0)[0]
+    curvatures = directions(curvature, 0.0).curvatures
     drift, shake, _, _ = one_step(thermostat, thermostat.lr * curvatures)
     if _checked(moment) == "mean":
         generator = drift
     else:
-        generator = _second_moment_generator(drift, shake, drift, shake, thermostat.law.variance)
+        generator = second_moment_generator(drift, shake, drift, shake, thermostat.law.variance)
     growth = np.linalg.eigvals(generator)
     with np.errstate(divide="ignore"):  # a mode that one step takes to 0
         return float(0.5 * np.log1p(2.0 * growth.real + np.abs(growth) ** 2).max())
@@ -254,8 +249,8 @@ def _kicks(kick: Array, kick_shake: Array, spread: float) -> Array:
     return np.outer(kick, kick) + spread * np.outer(kick_shake, kick_shake)
 
 
-def _second_moment_generator(drift: Array, shake: Array, drift2: Array, shake2: Array, spread: float) -> Array:
-    """The 4x4 matrices of ``M -> G M + M G2^T + G M G2^T + s2 H M H2^T`` on ``M`` read row by row."""
+def second_moment_generator(drift: Array, shake: Array, drift2: Array, shake2: Array, spread: float) -> Array:
+    """Return the 4x4 matrices of ``M -> G M + M G2^T + G M G2^T + s2 H M H2^T`` on ``M`` read row by row."""
     one = np.eye(2)
     return kronecker(drift, one) + kronecker(one, drift2) + kronecker(drift, drift2) + spread * kronecker(shake, shake2)
 
@@ -268,21 +263,62 @@ def kronecker(left: Array, right: Array) -> Array:
     return matrices
 
 
-def _direction_moments(thermostat: Thermostat, curvatures: Array, covariance: Array, others: Array) -> Array:
-    """The blocks ``[[<x x>, <x v>], [<v x>, <v v>]]`` of pairs of directions of the given curvatures."""
-    lr, spread = thermostat.lr, thermostat.law.variance
-    drift, shake, kick, kick_shake = one_step(thermostat, lr * curvatures)
-    drift2, shake2, _, _ = one_step(thermostat, lr * others)
-    generator = _second_moment_generator(drift, shake, drift2, shake2, spread)
-    # In (x, l v) all moments have a factor l, which is put in at the end: the square of a tiny rate would underflow.
-    noise = (lr * thermostat.batch_variance) * covariance[..., None] * _kicks(kick, kick_shake, spread).ravel()
-    solution = np.linalg.solve(-generator, noise[..., None]).reshape(*covariance.shape, 2, 2)
-    moments: Array = np.asarray(solution * np.array([[lr, 1.0], [1.0, 1.0 / lr]]), dtype=np.float64)
-    return moments
+def unit_moments(thermostat: Thermostat, curvatures: Array, others: Array) -> Array:
+    """Return the blocks of pairs of directions in ``(x, l v)``, in units of the noise ``l^2 S_ij / C``.
+
+    Raises:
+        ValueError: the batches are not independent.
+    """
+    if thermostat.sampling != "replacement":
+        raise ValueError(
+            f"sampling={thermostat.sampling!r} needs the length of an epoch: use heatbath.theory.shuffled, or "
+            "sampling='replacement' for independent batches"
+        )
+    drift, shake, kick, kick_shake = one_step(thermostat, thermostat.lr * curvatures)
+    drift2, shake2, _, _ = one_step(thermostat, thermostat.lr * others)
+    spread = thermostat.law.variance
+    generator = second_moment_generator(drift, shake, drift2, shake2, spread)
+    noise = np.broadcast_to(_kicks(kick, kick_shake, spread).reshape(4, 1), (*generator.shape[:-1], 1))
+    return np.asarray(np.linalg.solve(-generator, noise).reshape(*generator.shape[:-2], 2, 2))
 
 
-def _directions(curvature: ArrayLike, diffusion: ArrayLike) -> tuple[Array, Array | None, Array]:
-    """The curvatures of the directions, their basis if there is a matrix, and the diffusion in that basis."""
+def assemble(thermostat: Thermostat, unit: Array, found: Directions) -> Array:
+    """Return the moments of ``(x, v)`` from those of directions, or pairs of them, in units of the noise."""
+    lr = thermostat.lr
+    # Together these are l^2 and the units of (x, l v); apart, the square of a tiny rate does not underflow.
+    moments = unit * (lr * thermostat.batch_variance * found.covariance[..., None, None])
+    moments = moments * np.array([[lr, 1.0], [1.0, 1.0 / lr]])
+    if found.basis is None:
+        return np.asarray(moments[0] if found.scalar else moments)
+    moments = np.einsum("ai,ijpq,bj->paqb", found.basis, moments, found.basis, optimize=True)
+    moments = moments.reshape(2 * len(found.curvatures), -1)
+    return np.asarray(0.5 * (moments + moments.T))
+
+
+class Directions(NamedTuple):
+    """The directions in which the loss is diagonal: their curvatures, their basis if a matrix was given, and the noise.
+
+    ``covariance`` is that of the noise in the basis, or, without one, the variances alone. ``scalar`` says whether both
+    arguments were numbers.
+    """
+
+    curvatures: Array
+    basis: Array | None
+    covariance: Array
+    scalar: bool
+
+    @property
+    def variances(self) -> Array:
+        """The variance of the noise along each direction."""
+        return self.covariance if self.basis is None else np.diagonal(self.covariance)
+
+
+def directions(curvature: ArrayLike, diffusion: ArrayLike) -> Directions:
+    """Return the directions of a loss of the given curvature and diffusion: numbers, arrays or matrices.
+
+    Raises:
+        ValueError: an argument is not finite, symmetric or positive, or the two do not agree in size.
+    """
     a, s = np.array(curvature, dtype=np.float64), np.array(diffusion, dtype=np.float64)
     for name, value in (("curvature", a), ("diffusion", s)):
         if value.ndim > 2 or value.size == 0 or not np.isfinite(value).all():
@@ -308,10 +344,11 @@ def _directions(curvature: ArrayLike, diffusion: ArrayLike) -> tuple[Array, Arra
         raise ValueError(f"curvature must be positive in each direction, got a least value of {curvatures.min():.4g}")
     if least < 0.0:
         raise ValueError(f"diffusion must not be negative in any direction, got a least value of {least:.4g}")
-    return curvatures, basis, covariance
+    return Directions(curvatures, basis, covariance, np.ndim(curvature) == np.ndim(diffusion) == 0)
 
 
-def _check_stable(thermostat: Thermostat, curvatures: Array, moment: Moment = "mean-square") -> None:
+def check_stable(thermostat: Thermostat, curvatures: Array, moment: Moment = "mean-square") -> None:
+    """Raise ``ValueError`` unless the rate is below `largest_stable_rate`."""
     bound = largest_stable_rate(thermostat, curvatures, moment)
     if thermostat.lr >= bound:
         what = "the means" if moment == "mean" else "the second moments"
