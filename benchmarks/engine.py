@@ -167,7 +167,7 @@ def serve(model: str, size: int, threads: int, pipe: Any) -> None:
     torch.set_num_threads(threads)
     data = noise(DATASETS[model], torch.device("cpu"), 4096 if model != "vgg16" else 1024)
     IMAGE_SETS[DATASETS[model]] = replace(IMAGE_SETS[DATASETS[model]], training_images=len(data.train_labels))
-    (group,) = Stack([config(model, size, os.getpid())], data)._groups
+    (group,) = Stack([config(model, size, os.getpid())], data).groups
     group.prepare(0)
     while True:
         for step in range(pipe.recv()):

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from heatbath.engine import planning, runner
+from heatbath.engine import planning, trainer
 from heatbath.engine.executors import local
 from heatbath.runs.configs import RunConfig, sweep
 from heatbath.runs.records import Epoch
@@ -32,7 +32,7 @@ class FakeStack:
     stop_at = None  # (run, epoch) at which Ctrl-C is pressed
     threads: ClassVar = set()
 
-    def __init__(self, configs, dataset, *, device, states=None, data_dir=None):
+    def __init__(self, configs, dataset, *, device, states=None, features=None):
         assert len({planning.stack_key(config) for config in configs}) == 1
         if len(configs) > self.largest:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -61,22 +61,22 @@ class FakeStack:
 
 def use_fake_stacks(monkeypatch):
     """Put `FakeStack` into the place of the engine, with no data and two workers of three threads."""
-    monkeypatch.setattr(local, "Stack", FakeStack)
-    monkeypatch.setattr(local, "load_dataset", lambda *_, **__: None)
+    monkeypatch.setattr(trainer, "Stack", FakeStack)
+    monkeypatch.setattr(trainer, "load_dataset", lambda *_, **__: None)
     for name in ("trained", "sizes"):
         monkeypatch.setattr(FakeStack, name, [])
     monkeypatch.setattr(FakeStack, "threads", set())
-    monkeypatch.setattr(planning, "plan_stacks", lambda configs, device, free_bytes=None: 1, raising=False)
-    monkeypatch.setattr(planning, "cpu_workers", lambda model, cores: (2, 3), raising=False)
+    monkeypatch.setattr(planning, "plan_stacks", lambda configs, device, free_bytes=None: 1)
+    monkeypatch.setattr(planning, "cpu_workers", lambda model, cores: (2, 3))
     return FakeStack
 
 
 def pretend_gpu(monkeypatch):
     """Take the path of a GPU, on the CPU, in stacks of up to 100."""
-    monkeypatch.setattr(runner, "choose_device", lambda _: "cuda")
+    monkeypatch.setattr(machine, "choose_device", lambda _: "cuda")
     monkeypatch.setattr(machine, "describe_device", lambda _: "a GPU")
-    monkeypatch.setattr(local, "_memory", lambda _: (12_300_000_000, 130_000_000_000))
-    monkeypatch.setattr(planning, "plan_stacks", lambda configs, device, free_bytes=None: 100, raising=False)
+    monkeypatch.setattr(trainer, "_memory", lambda _: (12_300_000_000, 130_000_000_000))
+    monkeypatch.setattr(planning, "plan_stacks", lambda configs, device, free_bytes=None: 100)
 
 
 def curves(records):
@@ -107,5 +107,5 @@ class WorkerStack(FakeStack):
 
 
 def serve(line, life):
-    local.Stack, local.load_dataset = WorkerStack, lambda *_, **__: None
+    trainer.Stack, trainer.load_dataset = WorkerStack, lambda *_, **__: None
     local.serve(line, life)

@@ -9,7 +9,7 @@ from heatbath.laws import Arcsine, Constant, Exponential, Law, LogNormal, TwoPoi
 from heatbath.thermostat import Thermostat
 
 if TYPE_CHECKING:
-    from heatbath.engine.runner import load, run
+    from heatbath.engine.run import load, run
     from heatbath.optim.random_sgd import RandomSGD
     from heatbath.optim.randomizer import randomize
     from heatbath.optim.schedulers import CosineCycleLR, RandomLR
@@ -71,10 +71,10 @@ _LATER = {
     "TensorBoardLog": "heatbath.thermometry.logs",
     "Thermometer": "heatbath.thermometry.thermometer",
     "compare": "heatbath.stats.compare",
-    "load": "heatbath.engine.runner",
+    "load": "heatbath.engine.run",
     "measure_noise": "heatbath.thermometry.noise",
     "randomize": "heatbath.optim.randomizer",
-    "run": "heatbath.engine.runner",
+    "run": "heatbath.engine.run",
     "sweep": "heatbath.runs.configs",
 }
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from heatbath.cli import progress
-from heatbath.engine.campaign import Progress
+from heatbath.engine.progress import Progress
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_quiet_shows_nothing(clock, capsys, options):
 
 PROGRAM = """
 import time
-from heatbath.engine.campaign import Progress
+from heatbath.engine.progress import Progress
 from heatbath.cli.progress import display, follow_training
 with display() as shown:
     shown.show(None, ("starting",))

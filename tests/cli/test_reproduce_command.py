@@ -4,8 +4,10 @@ import re
 import pytest
 
 from heatbath import paper
-from heatbath.cli import reproduce, verdicts
-from heatbath.engine import planning, runner
+from heatbath.cli import verdicts
+from heatbath.engine import planning, run
+from heatbath.engine.executors.local import Local
+from heatbath.engine.progress import Interrupted
 from heatbath.paper import reproduction
 from heatbath.report import page
 from heatbath.runs.export import write_lines
@@ -21,7 +23,7 @@ SMOKE = ("reproduce", "coupling", "--scale", "smoke", "--device", "cpu")
 def trained(tmp_path_factory):
     """A store with the runs of one small figure."""
     folder = tmp_path_factory.mktemp("trained") / "runs"
-    runner.run(paper.EXPERIMENTS["coupling"].configs("smoke"), folder, "cpu", checkpoint_seconds=60.0)
+    run.run(paper.EXPERIMENTS["coupling"].configs("smoke"), folder, "cpu", checkpoint_seconds=60.0)
     return folder
 
 
@@ -31,7 +33,7 @@ def test_train_draw_and_judge(heatbath, tmp_path, monkeypatch):
     assert re.search(r"^coupling +Both couplings reach the same test accuracy +undecided", out, re.MULTILINE)
     assert out.endswith("\nThe report: out/report.html\n")
     assert (tmp_path / "out" / "report.html").is_file()
-    monkeypatch.setattr(runner, "run", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(run, "complete", lambda *_, **__: pytest.fail("trained again"))
     assert heatbath(*SMOKE, "--seeds", 1)[1] == out
     assert "Not complete: coupling" in heatbath(*SMOKE, "--draw-only")[1]
 
@@ -47,9 +49,9 @@ def test_list(heatbath, tmp_path):
 
 def test_an_interrupt_tells_how_to_go_on(heatbath, monkeypatch):
     def stop(*_arguments, **_options):
-        raise KeyboardInterrupt("stopped: 1 of 6 runs are done; the same again with the same store goes on from there")
+        raise Interrupted(1, 6)
 
-    monkeypatch.setattr(runner, "run", stop)
+    monkeypatch.setattr(run, "complete", stop)
     status, out, err = heatbath(*SMOKE)
     assert (status, out) == (130, "")
     assert err == "heatbath: interrupted; 1 of 6 runs are done: run the same command again to go on\n"
@@ -116,7 +118,7 @@ def test_calculations_alone_are_drawn(heatbath, tmp_path):
 
 
 def test_report_needs_no_training(heatbath, tmp_path, exported, monkeypatch):
-    monkeypatch.setattr(runner, "run", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr(run, "complete", lambda *_, **__: pytest.fail("trained"))
     some = {name: paper.EXPERIMENTS[name] for name in ("figure1", "figure6", "coupling")}
     monkeypatch.setattr(paper, "EXPERIMENTS", some)
     status, out, err = heatbath("report", "exports", "--out", "page")
@@ -198,7 +200,7 @@ def test_report_tells_of_seeds_that_it_does_not_take(heatbath, tmp_path, exporte
     monkeypatch.setattr(paper, "EXPERIMENTS", some)
     monkeypatch.setattr(page, "write_report", lambda _figures, folder, **_: folder / "report.html")
     assert "--seeds" not in heatbath("report", "exports")[1]
-    runner.run(some["coupling"].configs("smoke", 3)[2::3], tmp_path / "third", "cpu", checkpoint_seconds=60.0)
+    run.run(some["coupling"].configs("smoke", 3)[2::3], tmp_path / "third", "cpu", checkpoint_seconds=60.0)
     with Store(tmp_path / "third", read_only=True) as store:
         write_lines(store.records(), exported / "third.jsonl")
     out = heatbath("report", "exports")[1]
@@ -232,14 +234,14 @@ def test_report_names_figures_without_results_once(heatbath, tmp_path, exported,
     ],
 )
 def test_weeks_on_a_cpu_are_told_before_they_begin(heatbath, monkeypatch, figures, arguments, words):
-    def stop(*_arguments, **_options):
+    def stop(*_arguments):
         raise ValueError("begun")
 
     monkeypatch.setattr(machine, "choose_device", lambda _device: "cpu")
     monkeypatch.setattr(machine, "available_cores", lambda: 2)
     monkeypatch.setattr(planning, "available_memory", lambda: 2**34)
-    monkeypatch.setattr(reproduce, "download_data", lambda *_: None)
-    monkeypatch.setattr(reproduction, "reproduce", stop)
+    monkeypatch.setattr(Local, "prepare", lambda *_: None)
+    monkeypatch.setattr(Store, "add", stop)
     assert heatbath("reproduce", *figures, "--scale", "paper", *arguments)[2] == f"{words}heatbath: begun\n"
 
 

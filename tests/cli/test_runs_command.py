@@ -4,9 +4,11 @@ import io
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from datetime import datetime
 
 import pytest
@@ -244,10 +246,15 @@ def test_a_store_that_is_a_link_to_nowhere(heatbath, tmp_path):
     assert "link is a link to a folder that is not there: make that folder, or remove the link" in err
 
 
+def change(folder, statement, *values):
+    """Do something to the database of a store that no store does."""
+    with closing(sqlite3.connect(folder / Store.FILE)) as connection, connection:
+        connection.execute(statement, values)
+
+
 @pytest.mark.parametrize("arguments", [("list",), ("show", CONFIGS[0].run), ("export", "a.jsonl")])
 def test_a_damaged_run_is_named(refused, filled, tmp_path, arguments):
-    with Store(tmp_path / "runs") as store:
-        store._connection.execute("UPDATE runs SET versions = 'null' WHERE run = ?", (CONFIGS[0].run,))
+    change(tmp_path / "runs", "UPDATE runs SET versions = 'null' WHERE run = ?", CONFIGS[0].run)
     words = refused("runs", *arguments)
     reason = "is damaged (its versions are None): 'heatbath runs resume' trains it again"
     assert f"run {CONFIGS[0].run} in runs/heatbath.sqlite {reason}" in words
@@ -264,9 +271,8 @@ def test_a_store_that_cannot_be_written_to_is_not_merged_into(refused, filled, t
 
 
 def test_resume_trains_a_damaged_run_again(filled, tmp_path):
-    with Store(tmp_path / "runs") as store:
-        store._connection.execute("DELETE FROM epochs WHERE run = ? AND epoch = 2", (CONFIGS[0].run,))
-        store._connection.execute("UPDATE runs SET config = '{}' WHERE run = ?", (CONFIGS[1].run,))
+    change(tmp_path / "runs", "DELETE FROM epochs WHERE run = ? AND epoch = 2", CONFIGS[0].run)
+    change(tmp_path / "runs", "UPDATE runs SET config = '{}' WHERE run = ?", CONFIGS[1].run)
     status, out, err = filled("runs", "resume", "--device", "cpu")
     assert (status, out.splitlines()[-1]) == (2, "2 runs completed in runs")
     assert f"run {CONFIGS[0].run} was damaged in the store (its epoch 2 is missing) and is trained again\n" in err
@@ -275,15 +281,14 @@ def test_resume_trains_a_damaged_run_again(filled, tmp_path):
     assert "): delete its rows (tables runs and epochs), or 'heatbath runs merge' takes it" in unreadable
     with Store(tmp_path / "runs") as store:
         assert store.find(CONFIGS[0].run).status == "finished"
-        store._connection.execute("DELETE FROM runs WHERE run = ?", (CONFIGS[1].run,))
+    change(tmp_path / "runs", "DELETE FROM runs WHERE run = ?", CONFIGS[1].run)
     assert filled("runs", "resume") == (0, "nothing to go on with in runs: 5 finished, 1 diverged\n", "")
 
 
 def test_a_damaged_store_is_not_merged_after_another(refused, filled, tmp_path):
     fill(tmp_path / "other", [CONFIGS[0].with_(seed=9)])
     fill(tmp_path / "damaged", CONFIGS[1:2])
-    with Store(tmp_path / "damaged") as store:
-        store._connection.execute("DELETE FROM epochs WHERE epoch = 2")
+    change(tmp_path / "damaged", "DELETE FROM epochs WHERE epoch = 2")
     assert "its epoch 2 is missing" in refused("runs", "merge", "other", "damaged")
 
 

@@ -13,7 +13,9 @@ import pytest
 
 import heatbath as hb
 from heatbath.cli import summaries, training
-from heatbath.engine import planning, runner
+from heatbath.engine import planning
+from heatbath.engine import run as engine
+from heatbath.engine.executors.local import Local
 from heatbath.runs.records import Epoch, Record
 from heatbath.runs.store import Store
 from heatbath.system import machine
@@ -33,7 +35,7 @@ def test_a_table_then_the_same_from_the_store(heatbath, tmp_path, monkeypatch):
     assert rows["constant"][2:5] == summaries.mean_and_interval(accuracies).split()
     assert float(rows["constant"][2]) == pytest.approx(sum(accuracies) / 2, abs=1e-4)
     assert "lr 0.005, batch size 256, Nesterov momentum 0.9, 2 epochs" in out
-    monkeypatch.setattr(training, "display", lambda **_: pytest.fail("trained again"))
+    monkeypatch.setattr(Local, "__init__", lambda *_: pytest.fail("trained again"))
     assert heatbath(*arguments) == (0, out, "")
 
 
@@ -190,19 +192,24 @@ def test_damaged_data_is_told_before_the_store_is_made(refused, tmp_path):
     ],
 )
 def test_long_work_on_a_cpu_is_told_before_it_begins(heatbath, monkeypatch, arguments, epochs_done, words):
-    def stop(*_arguments, **_options):
+    def stop(*_arguments):
         raise ValueError("begun")
 
-    def kept(configs, _store):
-        return [Record(config, "stopped", (Epoch(0.1, 1.0, 0.5, 1.0, 0.5),) * epochs_done) for config in configs]
+    def survey(_store, _runs):
+        return [Record(config, "pending", (Epoch(0.1, 1.0, 0.5, 1.0, 0.5),) * epochs_done) for config in asked], {}
 
+    def complete(configs, *arguments):
+        asked.extend(configs)
+        return train(configs, *arguments)
+
+    asked, train = [], engine.complete
     monkeypatch.setattr(machine, "choose_device", lambda _device: "cpu")
     monkeypatch.setattr(machine, "available_cores", lambda: 2)
     monkeypatch.setattr(planning, "available_memory", lambda: 2**34)
-    monkeypatch.setattr(training, "download_data", lambda *_: None)
-    monkeypatch.setattr(training, "_kept", kept)
-    monkeypatch.setattr(runner, "check_data", lambda *_: None)
-    monkeypatch.setattr(runner, "run", stop)
+    monkeypatch.setattr(engine, "complete", complete)
+    monkeypatch.setattr(Local, "prepare", lambda *_: None)
+    monkeypatch.setattr(Store, "survey", survey)
+    monkeypatch.setattr(Store, "add", stop)
     told = f"heatbath: no GPU is seen: on this CPU expect {words}\n" if words else ""
     assert heatbath("train", *arguments)[2] == f"{told}heatbath: begun\n"
 

@@ -5,14 +5,14 @@ import pytest
 import heatbath as hb
 from heatbath.cli import screens
 from heatbath.data import downloads
-from heatbath.engine.executors import local
+from heatbath.engine.trainer import Trainer
 
 CONFIG = hb.RunConfig(epochs=1)
 
 
 @pytest.mark.parametrize("as_path", [False, True], ids=["text", "path"])
 def test_nothing_is_trained_without_the_named_folder(tmp_path, monkeypatch, as_path):
-    monkeypatch.setattr(local.Trainer, "dataset", lambda *_: pytest.fail("looked for the data"))
+    monkeypatch.setattr(Trainer, "dataset", lambda *_: pytest.fail("looked for the data"))
     place = tmp_path / "no" / "such"
     with pytest.raises(ValueError, match=f"^data_dir {place} is not a folder$"):
         hb.run([CONFIG], tmp_path / "store", "cpu", data_dir=place if as_path else str(place))

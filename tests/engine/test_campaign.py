@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from fake_engine import CONFIGS, FakeStack, alone, curves
-from heatbath.engine import campaign, runner
+from heatbath.engine import campaign
 from heatbath.engine.executors import local
+from heatbath.engine.run import load, run
 from heatbath.runs.checkpoints import Saver, Shelf
 from heatbath.runs.configs import RunConfig, sweep
 from heatbath.runs.records import Epoch
@@ -21,12 +22,12 @@ from heatbath.system.locks import Owner
 
 @pytest.mark.parametrize("stack", [1, 2, 4, None])
 def test_numbers_do_not_depend_on_the_stack(gpu, tmp_path, stack):
-    assert curves(runner.run(CONFIGS, tmp_path, "cuda", stack=stack)) == alone(CONFIGS)
+    assert curves(run(CONFIGS, tmp_path, "cuda", stack=stack)) == alone(CONFIGS)
 
 
 def test_runs_are_split_evenly_into_stacks_of_one_kind(gpu, tmp_path):
     other = sweep(RunConfig(epochs=4, batch_size=100), seed=range(3))
-    runner.run([*CONFIGS, *other], tmp_path, "cuda", stack=4)
+    run([*CONFIGS, *other], tmp_path, "cuda", stack=4)
     assert gpu.sizes == [3, 3, 3]
 
 
@@ -34,10 +35,10 @@ def test_runs_that_stand_at_different_epochs_are_stacked_apart(gpu, tmp_path):
     for k, epoch in ((0, 2), (1, 2), (2, 4)):
         gpu.stop_at = (CONFIGS[k].run, epoch)
         with pytest.raises(KeyboardInterrupt):
-            runner.run([CONFIGS[k]], tmp_path, "cuda")
+            run([CONFIGS[k]], tmp_path, "cuda")
     gpu.sizes.clear()
-    assert curves(runner.run(CONFIGS, tmp_path, "cuda")) == alone(CONFIGS)
-    runner.run(CONFIGS, tmp_path / "again", "cuda")
+    assert curves(run(CONFIGS, tmp_path, "cuda")) == alone(CONFIGS)
+    run(CONFIGS, tmp_path / "again", "cuda")
 
 
 def test_resumed_together_each_run_still_names_its_own_checkpoint(gpu, tmp_path):
@@ -45,7 +46,7 @@ def test_resumed_together_each_run_still_names_its_own_checkpoint(gpu, tmp_path)
     for config in pair:
         gpu.stop_at = (config.run, 2)
         with pytest.raises(KeyboardInterrupt):
-            runner.run([config], tmp_path, "cuda")
+            run([config], tmp_path, "cuda")
     shelf = {run: found.file.name for run, found in Shelf(tmp_path / "checkpoints").find(c.run for c in pair).items()}
 
     def look(_):
@@ -53,7 +54,7 @@ def test_resumed_together_each_run_still_names_its_own_checkpoint(gpu, tmp_path)
             files.append({config.run: store.traces(config.run).checkpoint for config in pair})
 
     gpu.sizes.clear()
-    runner.run(pair, tmp_path, "cuda", progress=look)
+    run(pair, tmp_path, "cuda", progress=look)
     assert gpu.sizes == [2]
     assert len(set(shelf.values())) == 2
     assert shelf in files
@@ -64,27 +65,27 @@ def test_checkpoints_now_and_then_lose_no_numbers(gpu, tmp_path):
     expected = alone(CONFIGS)
     gpu.stop_at = (CONFIGS[2].run, 3)
     with pytest.raises(KeyboardInterrupt):
-        runner.run(CONFIGS, tmp_path, "cuda", checkpoint_seconds=1000.0)
-    assert {len(record.epochs) for record in runner.load(tmp_path)} == {0}, "recorded with a checkpoint only"
-    assert curves(runner.run(CONFIGS, tmp_path, "cuda", checkpoint_seconds=1000.0)) == expected
+        run(CONFIGS, tmp_path, "cuda", checkpoint_seconds=1000.0)
+    assert {len(record.epochs) for record in load(tmp_path)} == {0}, "recorded with a checkpoint only"
+    assert curves(run(CONFIGS, tmp_path, "cuda", checkpoint_seconds=1000.0)) == expected
 
 
 def test_a_diverged_run_leaves_its_neighbours_alone(gpu, tmp_path):
     hot = CONFIGS[0].with_(lr=1000.0)
     asked = [CONFIGS[0], hot, *CONFIGS[1:]]
     for place, options in (("a", {}), ("b", {"checkpoint_seconds": 1000.0})):
-        records = runner.run(asked, tmp_path / place, "cuda", **options)
+        records = run(asked, tmp_path / place, "cuda", **options)
         assert curves(records[:1] + records[2:]) == alone(CONFIGS)
         assert records[1].status == "diverged"
         assert [epoch.train_loss for epoch in records[1].epochs] == [e.train_loss for e in alone([hot])[hot.run][:2]]
     gpu.trained.clear()
-    assert runner.run(asked, tmp_path / "a", "cuda")[1].status == "diverged"
+    assert run(asked, tmp_path / "a", "cuda")[1].status == "diverged"
     assert gpu.trained == []
 
 
 def test_a_stack_in_which_all_diverge_ends(gpu, tmp_path):
     hot = sweep(RunConfig(epochs=40, lr=2000.0), seed=range(3))
-    records = runner.run(hot, tmp_path, "cuda")
+    records = run(hot, tmp_path, "cuda")
     assert [record.status for record in records] == ["diverged"] * 3
     assert len(gpu.trained) == 3 * 3
     assert os.listdir(tmp_path / "checkpoints") == []
@@ -94,9 +95,9 @@ def test_a_neighbour_that_diverged_is_not_resumed(gpu, tmp_path):
     hot = CONFIGS[0].with_(lr=1000.0)
     gpu.stop_at = (CONFIGS[2].run, 4)
     with pytest.raises(KeyboardInterrupt):
-        runner.run([hot, *CONFIGS], tmp_path, "cuda")
+        run([hot, *CONFIGS], tmp_path, "cuda")
     gpu.sizes.clear()
-    records = runner.run([hot, *CONFIGS], tmp_path, "cuda")
+    records = run([hot, *CONFIGS], tmp_path, "cuda")
     assert gpu.sizes == [6]
     assert records[0].status == "diverged"
     assert curves(records[1:]) == alone(CONFIGS)
@@ -105,7 +106,7 @@ def test_a_neighbour_that_diverged_is_not_resumed(gpu, tmp_path):
 def test_out_of_memory_halves_the_stack(gpu, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "largest", 2)
     said = []
-    records = runner.run(CONFIGS, tmp_path, "cuda", progress=lambda p: said.append(p.message))
+    records = run(CONFIGS, tmp_path, "cuda", progress=lambda p: said.append(p.message))
     assert gpu.sizes == [2, 2, 2]
     assert [message for message in said if message and "out of memory" in message] == [
         "out of memory: stacks of 3 from here",
@@ -125,7 +126,7 @@ def test_out_of_memory_in_mid_training_goes_on_from_the_checkpoint(gpu, tmp_path
         return train_epoch(self)
 
     monkeypatch.setattr(FakeStack, "train_epoch", crowded)
-    records = runner.run(CONFIGS, tmp_path, "cuda")
+    records = run(CONFIGS, tmp_path, "cuda")
     assert len(gpu.trained) == len(set(gpu.trained)) == 6 * 4
     monkeypatch.undo()
     assert curves(records) == alone(CONFIGS)
@@ -134,8 +135,8 @@ def test_out_of_memory_in_mid_training_goes_on_from_the_checkpoint(gpu, tmp_path
 def test_a_single_run_that_does_not_fit_is_a_plain_error(gpu, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "largest", 0)
     with pytest.raises(MemoryError, match="a single run does not fit into the GPU's memory"):
-        runner.run(CONFIGS, tmp_path, "cuda")
-    assert {record.status for record in runner.load(tmp_path)} == {"pending"}
+        run(CONFIGS, tmp_path, "cuda")
+    assert {record.status for record in load(tmp_path)} == {"pending"}
 
 
 @pytest.mark.parametrize("damaged", ["last", "both"])
@@ -143,7 +144,7 @@ def test_damaged_checkpoints_are_told_and_not_used(gpu, tmp_path, damaged):
     expected = alone(CONFIGS)
     gpu.stop_at = (CONFIGS[3].run, 4)
     with pytest.raises(KeyboardInterrupt):
-        runner.run(CONFIGS, tmp_path, "cuda")
+        run(CONFIGS, tmp_path, "cuda")
     files = sorted((tmp_path / "checkpoints").iterdir())
     assert len(files) == 2
     last = next(iter(Shelf(tmp_path / "checkpoints").find([CONFIGS[0].run]).values())).file
@@ -153,7 +154,7 @@ def test_damaged_checkpoints_are_told_and_not_used(gpu, tmp_path, damaged):
         file.write_bytes(content)
     gpu.trained.clear()
     said = []
-    records = runner.run(CONFIGS, tmp_path, "cuda", progress=lambda p: said.append(p.message or ""))
+    records = run(CONFIGS, tmp_path, "cuda", progress=lambda p: said.append(p.message or ""))
     assert curves(records) == expected
     assert min(epoch for _, epoch in gpu.trained) == (1 if damaged == "both" else 3)
     assert any(f"{last.name} is damaged and not used" in message for message in said)
@@ -166,13 +167,13 @@ def test_a_checkpoint_that_is_none_is_put_out_of_the_way(gpu, tmp_path):
     """Its checksum is right, its content is not ours."""
     gpu.stop_at = (CONFIGS[3].run, 2)
     with pytest.raises(KeyboardInterrupt):
-        runner.run(CONFIGS, tmp_path, "cuda")
+        run(CONFIGS, tmp_path, "cuda")
     (file,) = (tmp_path / "checkpoints").iterdir()
     header = json.dumps({"epoch": 3, "runs": [config.run for config in CONFIGS]}).encode()
     rest = struct.pack("<I", len(header)) + header + b"anything"
     file.with_name("b.1.0.checkpoint").write_bytes(b"HEATBAT1" + sha256(rest).digest() + rest)
     said = []
-    records = runner.run(CONFIGS, tmp_path, "cuda", progress=lambda p: said.append(p.message))
+    records = run(CONFIGS, tmp_path, "cuda", progress=lambda p: said.append(p.message))
     assert curves(records) == alone(CONFIGS)
     assert "a checkpoint cannot be read and is not used" in said
     assert os.listdir(tmp_path / "checkpoints") == []
@@ -190,10 +191,10 @@ def test_a_checkpoint_ahead_of_the_store_loses_nothing(gpu, tmp_path, monkeypatc
 
     monkeypatch.setattr(Store, "save", failing)
     with pytest.raises(RuntimeError, match="pulled the plug"):
-        runner.run(CONFIGS, tmp_path, "cuda")
-    assert {len(record.epochs) for record in runner.load(tmp_path)} == {1}
+        run(CONFIGS, tmp_path, "cuda")
+    assert {len(record.epochs) for record in load(tmp_path)} == {1}
     gpu.trained.clear()
-    records = runner.run(CONFIGS, tmp_path, "cuda")
+    records = run(CONFIGS, tmp_path, "cuda")
     assert min(epoch for _, epoch in gpu.trained) == 3
     assert curves(records) == alone(CONFIGS)
 
@@ -206,7 +207,7 @@ def test_a_store_that_has_the_curves_but_no_checkpoint_starts_over(engine, tmp_p
         store.save(owner, [Update(CONFIGS[0].run, 0, [Epoch(1.0, 2.0, 3.0, 4.0, 5.0)] * 2)])
         owner.close()
     said = []
-    records = runner.run(CONFIGS[:1], tmp_path, "cpu", progress=lambda p: said.append(p.message or ""))
+    records = run(CONFIGS[:1], tmp_path, "cpu", progress=lambda p: said.append(p.message or ""))
     assert any("1 run without a checkpoint of the last epoch start over" in message for message in said)
     assert curves(records) == alone(CONFIGS[:1])
 
@@ -234,7 +235,7 @@ def test_runs_of_another_process_are_waited_for(engine, tmp_path, monkeypatch):
         store.claim([busy.run], owner)
     thread = threading.Thread(target=other)
     thread.start()
-    records = runner.run(CONFIGS[:3], tmp_path, "cpu", progress=progress)
+    records = run(CONFIGS[:3], tmp_path, "cpu", progress=progress)
     thread.join()
     owner.close()
     assert curves(records) == expected
@@ -246,9 +247,9 @@ def test_progress_counts_to_the_end(gpu, tmp_path):
     hot = CONFIGS[0].with_(lr=1000.0)
     gpu.stop_at = (CONFIGS[3].run, 3)
     with pytest.raises(KeyboardInterrupt):
-        runner.run(CONFIGS, tmp_path, "cuda")
+        run(CONFIGS, tmp_path, "cuda")
     seen = []
-    runner.run([*CONFIGS, hot], tmp_path, "cuda", progress=seen.append)
+    run([*CONFIGS, hot], tmp_path, "cuda", progress=seen.append)
     first, last = seen[0], seen[-1]
     assert (first.runs_total, first.runs_done, first.epochs_total, first.epochs_done) == (7, 0, 6 * 2 + 4, 0)
     assert (last.runs_total, last.runs_done) == (7, 7)
@@ -272,7 +273,7 @@ def test_workers_are_started_when_there_is_enough_to_do(engine, tmp_path, monkey
     monkeypatch.setattr(FakeStack, "train_epoch", lambda self: (_ for _ in ()).throw(InterruptedError))
     configs = sweep(RunConfig(epochs=epochs), seed=range(3))
     with pytest.raises(StartedError if side_by_side else InterruptedError):
-        runner.run(configs, tmp_path, "cpu")
+        run(configs, tmp_path, "cpu")
 
 
 def test_what_workers_were_writing_goes_with_them(engine, tmp_path, monkeypatch):
@@ -288,5 +289,5 @@ def test_what_workers_were_writing_goes_with_them(engine, tmp_path, monkeypatch)
 
     monkeypatch.setattr(local.Workers, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        runner.run(CONFIGS[:2], tmp_path, "cpu", workers=2, stack=1)
+        run(CONFIGS[:2], tmp_path, "cpu", workers=2, stack=1)
     assert os.listdir(folder) == ["another-owner.0.0.partial"]

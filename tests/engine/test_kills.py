@@ -17,7 +17,7 @@ from functools import partial
 
 import pytest
 
-from heatbath.engine import runner
+from heatbath.engine.run import load
 from heatbath.runs.configs import RunConfig, sweep
 from heatbath.runs.store import Store
 
@@ -28,14 +28,14 @@ GROUND = """
 import json, os, signal, sys, time
 import torch
 torch.set_num_threads(1)
-from heatbath.engine import campaign, planning, runner
-from heatbath.engine.executors import local
+from heatbath.engine import planning, trainer
+from heatbath.engine.run import run
 from heatbath.runs.configs import RunConfig
-data = local.load_dataset("mnist5k", validation=3500)
-local.load_dataset = lambda *_, **__: data
+data = trainer.load_dataset("mnist5k", validation=3500)
+trainer.load_dataset = lambda *_, **__: data
 planning.cpu_workers = lambda model, cores: (1, 1)
-train_epoch = local.Stack.train_epoch
-local.Stack([RunConfig(batch_size=100, validation=3500)], data).train_epoch()  # imports what is still missing
+train_epoch = trainer.Stack.train_epoch
+trainer.Stack([RunConfig(batch_size=100, validation=3500)], data).train_epoch()  # imports what is still missing
 print("ready", flush=True)
 
 for line in sys.stdin:
@@ -57,8 +57,8 @@ for line in sys.stdin:
                 os.write(log, b"".join(f"{c.run} {stack.epoch}\\n".encode() for c in stack.configs))
                 return measured
 
-            local.Stack.train_epoch = logged
-            runner.run(configs, order["store"], "cpu")
+            trainer.Stack.train_epoch = logged
+            run(configs, order["store"], "cpu")
             os._exit(0)
         except BaseException as error:
             with open(order["log"] + ".error", "w") as file:
@@ -98,7 +98,7 @@ def trained(store):
 
 
 def curves(store):
-    return {record.run: record.epochs for record in runner.load(store)}
+    return {record.run: record.epochs for record in load(store)}
 
 
 def test_a_hundred_kills_lose_at_most_an_epoch_each(ground, tmp_path):
@@ -122,7 +122,7 @@ def test_a_hundred_kills_lose_at_most_an_epoch_each(ground, tmp_path):
         assert not {run for run, _ in now} & set(finished), "a finished run was trained again"
         if not store.exists() or not (store / Store.FILE).exists():
             continue
-        records = {record.run: record for record in runner.load(store)}
+        records = {record.run: record for record in load(store)}
         for run, epochs in recorded.items():
             assert records[run].epochs[: len(epochs)] == epochs, "what was recorded stays"
         recorded = {run: record.epochs for run, record in records.items()}
@@ -208,13 +208,14 @@ def test_a_store_that_a_full_disk_lets_begin_is_whole(small_disk):
 
 LONG = """
 import sys
-from heatbath.engine import planning, runner
+from heatbath.engine import planning
+from heatbath.engine.run import run
 from heatbath.runs.configs import RunConfig, sweep
 planning.plan_stacks = lambda configs, device, free_bytes=None: 1
 planning.cpu_workers = lambda model, cores: (2, 1)
 configs = sweep(RunConfig(epochs=2000, batch_size=100, validation=3500), seed=range(4))
 try:
-    runner.run(configs, sys.argv[1], "cpu", workers=2, progress=lambda p: print(p.epochs_done, p.message, flush=True))
+    run(configs, sys.argv[1], "cpu", workers=2, progress=lambda p: print(p.epochs_done, p.message, flush=True))
 except KeyboardInterrupt as stop:
     print(stop)
 """
@@ -264,7 +265,7 @@ def test_ctrl_c_stops_everything_with_a_hint_and_a_kill_takes_the_workers_along(
     )
     assert err == ""
     assert wait_until_gone(workers)
-    before = runner.load(tmp_path / "store")
+    before = load(tmp_path / "store")
     assert {record.status for record in before} == {"pending"}
     assert sum(len(record.epochs) for record in before) >= 3
 
@@ -272,7 +273,7 @@ def test_ctrl_c_stops_everything_with_a_hint_and_a_kill_takes_the_workers_along(
     process.kill()
     process.communicate()
     assert wait_until_gone(workers)
-    after = runner.load(tmp_path / "store")
+    after = load(tmp_path / "store")
     assert {record.status for record in after} == {"pending"}
     for record, earlier in zip(after, before, strict=True):
         assert record.epochs[: len(earlier.epochs)] == earlier.epochs

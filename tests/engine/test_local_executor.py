@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from fake_engine import CONFIGS, WORKER, FakeStack, alone, curves
-from heatbath.engine import runner
 from heatbath.engine.executors import local
+from heatbath.engine.jobs import Ended, Job
+from heatbath.engine.options import Options
+from heatbath.engine.run import load, run
 
 
 @pytest.mark.parametrize(
@@ -35,9 +37,9 @@ def test_a_lack_of_memory_by_any_name(gpu, tmp_path, monkeypatch, text):
     monkeypatch.setattr(FakeStack, "train_epoch", crowded)
     if text == "other":
         with pytest.raises(RuntimeError, match="other"):
-            runner.run(CONFIGS, tmp_path, "cuda")
+            run(CONFIGS, tmp_path, "cuda")
     else:
-        runner.run(CONFIGS, tmp_path, "cuda")
+        run(CONFIGS, tmp_path, "cuda")
         assert gpu.sizes == [6, 3, 3]
 
 
@@ -47,12 +49,12 @@ def test_a_run_that_does_not_fit_into_the_machine_is_a_plain_error(engine, tmp_p
 
     monkeypatch.setattr(FakeStack, "train_epoch", crowded)
     with pytest.raises(MemoryError, match="a run does not fit into this machine's memory"):
-        runner.run(CONFIGS, tmp_path, "cpu")
+        run(CONFIGS, tmp_path, "cpu")
 
 
 def test_the_number_of_threads_is_the_networks_and_is_put_back(engine, tmp_path):
     before = torch.get_num_threads()
-    runner.run(CONFIGS[:2], tmp_path, "cpu")
+    run(CONFIGS[:2], tmp_path, "cpu")
     assert engine.threads == {3}
     assert torch.get_num_threads() == before
 
@@ -64,7 +66,7 @@ def test_workers_give_the_same_numbers_even_if_one_dies(engine, tmp_path, monkey
     monkeypatch.setenv("HEATBATH_TEST_ONCE", str(tmp_path / "once"))
     said = []
     progress = lambda p: said.append(p.message or "")  # noqa: E731
-    records = runner.run(CONFIGS, tmp_path / "store", "cpu", workers=2, progress=progress)
+    records = run(CONFIGS, tmp_path / "store", "cpu", workers=2, progress=progress)
     assert curves(records) == expected
     assert not (tmp_path / "once").exists()
     assert any("a worker process has died" in message for message in said)
@@ -76,14 +78,14 @@ def test_workers_do_not_import_from_the_current_folder(engine, tmp_path, monkeyp
     (tmp_path / "random.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local, "WORKER", WORKER)
-    assert curves(runner.run(CONFIGS, tmp_path / "store", "cpu", workers=2)) == alone(CONFIGS)
+    assert curves(run(CONFIGS, tmp_path / "store", "cpu", workers=2)) == alone(CONFIGS)
 
 
 def test_when_all_workers_die_the_error_says_what_to_do(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "WORKER", "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(OSError, match=r"all worker processes have died \(signal 9, often a lack of memory\)"):
-        runner.run(CONFIGS, tmp_path, "cpu", workers=2)
-    assert {record.status for record in runner.load(tmp_path)} == {"pending"}
+        run(CONFIGS, tmp_path, "cpu", workers=2)
+    assert {record.status for record in load(tmp_path)} == {"pending"}
 
 
 def test_workers_that_died_earlier_do_not_stop_later_work(monkeypatch, tmp_path):
@@ -97,14 +99,14 @@ def test_workers_that_died_earlier_do_not_stop_later_work(monkeypatch, tmp_path)
         def _answer(self):
             while True:
                 self._theirs.recv()
-                self._theirs.send("done")
+                self._theirs.send(Ended())
 
         def close(self, patience=0.0):
             return 0
 
     monkeypatch.setattr(local, "_Worker", Answering)
-    workers = local.Workers(local.Settings("cpu", None, tmp_path, 0.0))
+    workers = local.Workers(Options(device="cpu"), tmp_path)
     workers._dead = 3
-    tasks = [local.Task("one", (CONFIGS[0],), (None,)), local.Task("two", (CONFIGS[1],), (None,))]
-    found = list(workers.train(lambda: tasks.pop(0) if tasks else None, 2))
-    assert [(task.name, outcome) for task, outcome in found] == [("one", "done"), ("two", "done")]
+    jobs = [Job("one", (CONFIGS[0],), (None,)), Job("two", (CONFIGS[1],), (None,))]
+    found = list(workers.train(lambda: jobs.pop(0) if jobs else None, 2))
+    assert [(job.name, outcome) for job, outcome in found] == [("one", Ended()), ("two", Ended())]

@@ -13,7 +13,9 @@ from heatbath.data.datasets import Dataset, epoch_order, epoch_orders, load_data
 from heatbath.data.image_sets import IMAGE_SETS
 from heatbath.data.vgg16_features import find_vgg16_features, load_vgg16_features
 from heatbath.draws import orbits
-from heatbath.engine.replicas import ReplicaGroup, Split
+from heatbath.engine.cpu_replica import CpuReplica
+from heatbath.engine.gpu_replicas import GpuReplicas
+from heatbath.engine.replicas import Split
 from heatbath.engine.stack import Stack
 from heatbath.runs.configs import RunConfig
 from heatbath.tasks.models import build_model
@@ -98,11 +100,11 @@ def other_defaults(request):
 
 def train_batched(configs, data):
     splits = {name: Split.of(data, name, True) for name in ("train", "test")}
-    group = ReplicaGroup(configs, networks()["mlp"].stacked, splits, "fp32", compiled=False)
+    group = GpuReplicas(configs, networks()["mlp"].stacked, splits, "fp32", compiled=False)
     group.load(Stack(configs, data).states())
     group.prepare(0)
     for step in range(configs[0].steps_per_epoch):
-        group.step_together(torch.tensor([step], device="cpu"))
+        group.step(torch.tensor([step], device="cpu"))
     return group.read(group.evaluate())
 
 
@@ -130,13 +132,13 @@ def test_the_numbers_do_not_depend_on_the_callers_precision(with_usual_defaults,
 def test_a_batched_group_equals_its_replicas(data):
     """What a GPU does with the perceptron, on the CPU: one product for all, and coefficients in tensors."""
     network, splits = networks()["mlp"].stacked, {name: Split.of(data, name, True) for name in ("train", "test")}
-    group = ReplicaGroup(VARIED, network, splits, "fp32", compiled=False)
+    group = GpuReplicas(VARIED, network, splits, "fp32", compiled=False)
     alone = Stack(VARIED, data)
     group.load(alone.states())
     for epoch in range(2):
         group.prepare(epoch)
         for step in range(BASE.steps_per_epoch):
-            group.step_together(torch.tensor([step]))
+            group.step(torch.tensor([step]))
         found, expected = group.read(group.evaluate()), alone.train_epoch()
         for one, other in zip(found, expected, strict=True):
             assert one.rate == other.rate
@@ -174,11 +176,11 @@ def test_a_diverged_replica_leaves_its_neighbours_alone(data):
 def test_diverged_rows_of_a_batch_stay_in_their_row(data):
     splits = {name: Split.of(data, name, True) for name in ("train", "test")}
     configs = [VARIED[0], BASE.with_(lr=1e4, seed=1), VARIED[1]]
-    group = ReplicaGroup(configs, networks()["mlp"].stacked, splits, "fp32", compiled=False)
+    group = GpuReplicas(configs, networks()["mlp"].stacked, splits, "fp32", compiled=False)
     group.load(Stack(configs, data).states())
     group.prepare(0)
     for step in range(BASE.steps_per_epoch):
-        group.step_together(torch.tensor([step]))
+        group.step(torch.tensor([step]))
     assert [epoch.is_finite for epoch in group.read(group.evaluate())] == [True, False, True]
 
 
@@ -212,7 +214,7 @@ def small_dataset(name, count=48):
 def take_steps(model, config, data, count):
     """What the engine makes of a network in double precision, by name, before and after some steps."""
     network = config.network.stacked
-    group = ReplicaGroup([config], network, {"train": Split.of(data, "train", False)}, "fp64", compiled=False)
+    group = CpuReplica(config, network, {"train": Split.of(data, "train", False)}, "fp64")
     before = dict(zip(network.names, network.pack(model), strict=True))
     weights = {f"weight.{name}": tensor for name, tensor in before.items()}
     at_rest = {f"velocity.{name}": torch.zeros_like(tensor) for name, tensor in before.items()}

@@ -8,9 +8,9 @@ import torch
 
 from heatbath.data.datasets import Dataset, load_dataset
 from heatbath.data.image_sets import IMAGE_SETS
-from heatbath.engine.executors import local
+from heatbath.engine import trainer
 from heatbath.engine.planning import plan_stacks
-from heatbath.engine.runner import run
+from heatbath.engine.run import run
 from heatbath.engine.stack import Stack
 from heatbath.runs.configs import RunConfig
 
@@ -208,7 +208,7 @@ def test_out_of_memory_halves_the_stack_and_goes_on(data, model, count, batch_si
 
     A step takes more than an evaluation, for which the allocator may give memory of one stream to another.
     """
-    monkeypatch.setattr(local, "load_dataset", lambda *_arguments, **_options: data)
+    monkeypatch.setattr(trainer, "load_dataset", lambda *_arguments, **_options: data)
     base = BASE.with_(model=model, batch_size=batch_size, epochs=1, precision="fp32")
     configs = [base.with_(seed=seed) for seed in range(count)]
     reserved = reserved_by(lambda: Stack(configs[: count // 3], data, device="cuda").train_epoch())

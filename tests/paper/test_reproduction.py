@@ -1,11 +1,11 @@
 import json
 import os
-from dataclasses import replace
 
 import pytest
 
 from heatbath.data.formats import DataError
-from heatbath.engine import runner
+from heatbath.engine import run, trainer
+from heatbath.engine.options import Options
 from heatbath.paper import EXPERIMENTS, Calculation
 from heatbath.paper.experiments import Experiment
 from heatbath.paper.reproduction import reproduce
@@ -37,7 +37,7 @@ def counted(monkeypatch):
 
 def test_a_calculation_is_done_once(counted, tmp_path):
     told = []
-    places = {"store": tmp_path / "store", "out": tmp_path / "out", "device": "cpu"}
+    places = {"store": tmp_path / "store", "out": tmp_path / "out", "options": Options(device="cpu")}
     first = reproduce(["counted"], "smoke", **places, progress=lambda fraction, what: told.append((fraction, what)))
     assert counted == ["cpu", "cpu"]
     assert [figure.name for figure in first.figures] == ["counted"]
@@ -54,7 +54,7 @@ def test_a_calculation_is_done_once(counted, tmp_path):
 
 def test_the_progress_is_filled_by_what_there_is_to_do(counted, tmp_path, monkeypatch):
     """Calculations alone go from 0 to the drawing; after a training they have the rest; what is there takes no part."""
-    places = {"store": tmp_path / "store", "out": tmp_path / "out", "device": "cpu", "workers": 1}
+    places = {"store": tmp_path / "store", "out": tmp_path / "out", "options": Options(device="cpu", workers=1)}
 
     def tell(names):
         told = []
@@ -79,7 +79,7 @@ def test_the_progress_is_filled_by_what_there_is_to_do(counted, tmp_path, monkey
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"settings": {"x": 22}, "result": {}}', '{"settings": {"x": 21}}'])
 def test_a_damaged_or_foreign_result_is_computed_again(counted, tmp_path, damage):
-    places = {"store": tmp_path / "store", "out": tmp_path / "out", "device": "cpu"}
+    places = {"store": tmp_path / "store", "out": tmp_path / "out", "options": Options(device="cpu")}
     reproduce(["counted"], "smoke", **places)
     name = EXPERIMENTS["counted"].calculations("smoke")[0].name
     path = tmp_path / "store" / "calculations" / f"{name}.json"
@@ -91,7 +91,7 @@ def test_a_damaged_or_foreign_result_is_computed_again(counted, tmp_path, damage
 
 
 def test_an_interrupted_call_goes_on_where_it_was(counted, tmp_path):
-    places = {"store": tmp_path / "store", "out": tmp_path / "out", "device": "cpu"}
+    places = {"store": tmp_path / "store", "out": tmp_path / "out", "options": Options(device="cpu")}
 
     def interrupt(_fraction, what):
         if what == "triple":
@@ -111,7 +111,12 @@ def test_a_change_of_the_working_folder_misleads_nobody(counted, tmp_path, monke
     elsewhere.mkdir()
     monkeypatch.chdir(here)
     found = reproduce(
-        ["counted"], "smoke", store="store", out="out", device="cpu", progress=lambda *_: os.chdir(elsewhere)
+        ["counted"],
+        "smoke",
+        store="store",
+        out="out",
+        options=Options(device="cpu"),
+        progress=lambda *_: os.chdir(elsewhere),
     )
     assert found.report == here / "out" / "report.html"
     assert found.report.is_file()
@@ -127,15 +132,15 @@ def test_drawing_alone_computes_nothing(counted, tmp_path):
 
 
 def test_runs_are_trained_once_and_drawn_again(tmp_path, monkeypatch):
-    places = {"store": tmp_path / "store", "out": tmp_path / "out", "device": "cpu", "workers": 1}
+    places = {"store": tmp_path / "store", "out": tmp_path / "out", "options": Options(device="cpu", workers=1)}
     told = []
     first = reproduce(["coupling"], "smoke", **places, progress=lambda fraction, what: told.append(what))
     assert first.figures[0].missing == ()
     assert any("6 runs" in what for what in told)
-    records = runner.load(tmp_path / "store")
+    records = run.load(tmp_path / "store")
     assert {record.status for record in records} == {"finished"}
     assert len(records) == 6
-    monkeypatch.setattr(runner, "run", lambda *_arguments, **_options: pytest.fail("trained again"))
+    monkeypatch.setattr(run, "complete", lambda *_arguments, **_options: pytest.fail("trained again"))
     assert reproduce(["coupling"], "smoke", **places).figures == first.figures
     fewer = reproduce(["coupling"], "smoke", seeds=3, **places, train=False)
     assert fewer.figures[0].missing[0] == "constant: 1 of 3 runs are not finished; what there is, is drawn."
@@ -144,8 +149,10 @@ def test_runs_are_trained_once_and_drawn_again(tmp_path, monkeypatch):
 def test_all_groups_get_a_seed_before_one_gets_two(tmp_path, monkeypatch):
     """Whatever is there when the time is up can be compared."""
     asked = []
-    monkeypatch.setattr(runner, "run", lambda configs, *_, **__: asked.extend(configs) or [])
-    reproduce(["figure1"], "smoke", seeds=3, store=tmp_path / "store", out=tmp_path / "out", device="cpu")
+    monkeypatch.setattr(run, "complete", lambda configs, *_, **__: asked.extend(configs) or [])
+    reproduce(
+        ["figure1"], "smoke", seeds=3, store=tmp_path / "store", out=tmp_path / "out", options=Options(device="cpu")
+    )
     assert len(asked) == 15
     assert [len({config.protocol for config in asked[k : k + 5]}) for k in (0, 5, 10)] == [5, 5, 5]
 
@@ -162,7 +169,6 @@ def test_what_a_small_scale_lacks_is_said(tmp_path):
         ({"scale": "huge"}, "unknown scale 'huge': choose one of smoke, laptop, paper"),
         ({"seeds": 0}, "seeds must be"),
         ({"names": ["figur1"]}, "did you mean figure1"),
-        ({"data_dir": "no/such/folder"}, "data_dir no/such/folder is not a folder"),
     ],
 )
 def test_bad_arguments_are_told_at_once(arguments, message, tmp_path):
@@ -175,21 +181,7 @@ def test_missing_data_is_told_before_anything_is_trained(tmp_path, monkeypatch):
     def lacking(name, **_options):
         raise DataError(f"{name} is not found")
 
-    monkeypatch.setattr("heatbath.data.datasets.load_dataset", lacking)
+    monkeypatch.setattr(trainer, "load_dataset", lacking)
     with pytest.raises(ValueError, match="mnist is not found; 'heatbath data' shows what is found where"):
         reproduce(["figure1"], "paper", store=tmp_path / "store", out=tmp_path / "out")
     assert not list(tmp_path.iterdir())
-
-
-def test_data_is_looked_for_only_if_a_run_needs_it(monkeypatch):
-    asked = []
-    monkeypatch.setattr("heatbath.data.datasets.load_dataset", lambda name, **_options: asked.append(name))
-    features = "heatbath.data.vgg16_features.load_vgg16_features"
-    monkeypatch.setattr(features, lambda _weights, **_options: asked.append("features"))
-    runner.check_data([])
-    assert asked == []
-    configs = EXPERIMENTS["figure4"].configs("paper", seeds=1)
-    runner.check_data([config for config in configs if config.weights is None])
-    assert asked == ["cifar10"]
-    runner.check_data([*configs, replace(EXPERIMENTS["figure1"].configs("paper")[0])])
-    assert asked == ["cifar10", "cifar10", "mnist", "features"]

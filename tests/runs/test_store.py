@@ -281,7 +281,7 @@ def test_a_name_need_not_be_utf8(store, owner, tmp_path):
 def test_a_link_to_nowhere_is_named(tmp_path, place):
     (tmp_path / "link").symlink_to("nowhere")
     with pytest.raises(FileNotFoundError, match="link is a link to a folder that is not there: make that folder, or"):
-        Store(tmp_path / place)
+        Store(tmp_path / place).add([])
 
 
 def test_a_full_disk_changes_nothing(store, owner):

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from heatbath.engine.progress import Interrupted
+
 # What a missing module is installed with.
 _EXTRAS = {"matplotlib": "paper", "mlxtend": "paper"}
 
@@ -87,6 +89,7 @@ def resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        how = str(interrupt).removeprefix("stopped: ") or "what is finished is safe"
-        how = how.partition(";")[0]
+        how = "what is finished is safe"
+        if isinstance(interrupt, Interrupted):
+            how = f"{interrupt.runs_done} of {interrupt.runs_total} runs are done"
         raise Interruption(f"interrupted; {how}: run the same command again to go on") from None

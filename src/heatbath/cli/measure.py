@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heatbath.cli.progress import display, follow_fraction
-from heatbath.cli.screens import check_data_dir, check_folder, console, either, folder_option, print_table, write
+from heatbath.cli.screens import check_data_dir, console, either, folder_option, print_table, write
 from heatbath.cli.training import DataOption
 from heatbath.data.image_sets import DATASETS
+from heatbath.system.folders import check_folder
 from heatbath.system.machine import choose_device
 from heatbath.tasks.registry import networks
 from heatbath.thermostat import Thermostat

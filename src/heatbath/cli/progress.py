@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from heatbath.engine.campaign import Progress
+    from heatbath.engine.progress import Progress
 
 _WINDOW = 60.0  # seconds over which the speed is taken
 _LOG_SECONDS = 30.0  # between two lines of a log
@@ -164,8 +164,13 @@ def display(*, quiet: bool = False, log: bool = True) -> Iterator[Display]:
 
 def follow_training(shown: Display) -> Callable[[Progress], None]:
     """Return what `heatbath.run` is to call with its progress."""
+    shown.show(None, ("starting",))
+    fetch = follow_download(shown)
 
     def follow(state: Progress) -> None:
+        if state.download is not None:
+            fetch(*state.download)
+            return
         if state.message is not None:
             shown.say(state.message, routine=state.routine)
         total = max(state.epochs_total, 1)
@@ -174,6 +179,15 @@ def follow_training(shown: Display) -> Callable[[Progress], None]:
         rate = "" if shown.speed is None else f"{shown.speed * total:.3g} epochs/s"
         runs = f"{state.runs_done} of {state.runs_total} runs"
         shown.show(state.epochs_done / total, (runs,), (accuracy, epochs, rate))
+
+    return follow
+
+
+def follow_download(shown: Display) -> Callable[[str, int, int], None]:
+    """Return what a download is to call: with the file's name, the bytes that are here and the bytes in all."""
+
+    def follow(name: str, here: int, size: int) -> None:
+        shown.show(here / size, (f"downloading {name}", f"{here / 1e6:.1f} of {size / 1e6:.1f} MB"))
 
     return follow
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from heatbath.cli.progress import display
-from heatbath.cli.screens import check_folder, console, folder_option, terminal_width, warn
+from heatbath.cli.screens import console, folder_option, terminal_width, warn
 from heatbath.cli.summaries import name_some
 from heatbath.cli.verdicts import print_verdicts
 from heatbath.runs.records import Record
 from heatbath.runs.sources import read_records
+from heatbath.system.folders import check_folder
 
 if TYPE_CHECKING:
     from heatbath.paper import Experiment, Scale

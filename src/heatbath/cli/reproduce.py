@@ -8,22 +8,21 @@ from typing import Annotated
 
 import typer
 
-from heatbath.cli.downloads import download_data
 from heatbath.cli.errors import resumable
 from heatbath.cli.progress import display
-from heatbath.cli.screens import check_data_dir, check_folder, console, folder_option, print_table
+from heatbath.cli.screens import console, folder_option, print_table
 from heatbath.cli.training import (
     DataOption,
     DeviceOption,
     QuietOption,
     StoreOption,
     WorkersOption,
-    tell_of_long_work,
-    unfinished,
+    read_options,
 )
 from heatbath.cli.verdicts import print_verdicts
 from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
+from heatbath.system.folders import check_folder
 
 
 def reproduce_figures(
@@ -64,29 +63,19 @@ def reproduce_figures(
         raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
     from heatbath.paper.reproduction import reproduce
     from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
-    from heatbath.system import machine
 
-    machine.check_device(device)
-    check_data_dir(data_dir)
+    options = read_options(device, data_dir, workers)
     check_folder(out, "--out")
     _check_store(store, draw_only)
     with resumable(), display(quiet=quiet) as shown:
         shown.show(None, ("starting",))
-        if not draw_only:
-            machine.choose_device(device)
-            configs = {c.run: c for experiment in experiments for c in experiment.configs(scale, seeds)}
-            left = unfinished(list(configs.values()), store)
-            download_data(left, data_dir, shown)
-            tell_of_long_work(left, store, device, workers, shown)
         found = reproduce(
             figures or (),
             scale,
             seeds,
-            device,
+            options,
             store=store,
             out=out,
-            data_dir=data_dir,
-            workers=workers,
             train=not draw_only,
             progress=lambda fraction, doing: shown.show(fraction, (doing,)),
             say=shown.say,

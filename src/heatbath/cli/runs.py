@@ -13,17 +13,17 @@ from typing import Annotated, Any
 
 import typer
 
-from heatbath.cli.screens import check_folder, console, either, folder_option, print_table, terminal_width, warn, write
+from heatbath.cli.screens import console, either, folder_option, print_table, terminal_width, warn, write
 from heatbath.cli.summaries import SHORTEST, cell, describe_settings, name_some, print_groups, title, varying
 from heatbath.cli.training import (
     CheckpointOption,
     DataOption,
     DeviceOption,
-    Means,
     QuietOption,
     StackOption,
     WorkersOption,
     complete,
+    read_options,
 )
 from heatbath.data.image_sets import DATASETS, OLD_SPLIT
 from heatbath.laws import parse_law
@@ -33,6 +33,7 @@ from heatbath.runs.protocols import parse_protocol
 from heatbath.runs.records import EPOCH_FIELDS, STATUSES, TAIL, Record
 from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
+from heatbath.system.folders import check_folder
 from heatbath.tasks.registry import networks
 
 _EPOCHS_SHOWN = 5
@@ -166,8 +167,9 @@ def resume_runs(
         records, damaged = results.survey()
     pending = [record.config for record in records if record.status == "pending"]
     pending += [damage.config for damage in damaged.values() if damage.config is not None]
+    options = read_options(device, data_dir, workers, stack, checkpoint_seconds)
     if pending:
-        print_groups(complete(pending, store, Means(device, data_dir, workers, stack, checkpoint_seconds, quiet)))
+        print_groups(complete(pending, store, options, quiet=quiet))
         console().print(f"\n{_runs_in_words(len(pending))} completed in {store}")
     elif not damaged:
         counts = Counter(record.status for record in records)

@@ -1,11 +1,9 @@
-"""What is printed on: the console, tables that fit it, and the folders that files go to."""
+"""What is printed on: the console, and tables that fit it."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,42 +113,11 @@ def folder_option(name: str, words: str) -> Any:
     return typer.Option(name, metavar="DIR", parser=parse, help=words)
 
 
-def check_folder(path: Path, option: str) -> None:
-    """Refuse a folder that could not be made or written to, before any work is done for it.
-
-    Raises:
-        ValueError: it or a part of it is no folder, or nothing can be written there.
-    """
-    there = path
-    try:
-        while not _is_taken(there):
-            there = there.absolute().parent
-        if there.is_dir():
-            # Permissions do not tell all: nobody writes to /proc, not even those who may.
-            with tempfile.TemporaryFile(dir=there):
-                return
-    except OSError as error:
-        raise ValueError(f"{option} {path}: {there} cannot be written to ({error.strerror})") from None
-    if there.exists():
-        raise ValueError(f"{option} {path}: {there} is a file; name a folder")
-    advice = "make that folder, or remove the link"
-    raise ValueError(f"{option} {path}: {there} is a link to a folder that is not there: {advice}")
-
-
 def check_data_dir(data_dir: Path | None) -> None:
     """Refuse a folder of data that is not there."""
     from heatbath.data import downloads
 
     downloads.check_data_dir(data_dir, "--data-dir")
-
-
-def _is_taken(path: Path) -> bool:
-    """Whether something has this name, be it a link to nowhere; a name that none can have is an error."""
-    try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 def _table_width(widths: Mapping[int, int]) -> int:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from heatbath.cli.progress import display, follow_fraction
-from heatbath.cli.screens import check_folder, console, folder_option, print_table
+from heatbath.cli.screens import console, folder_option, print_table
+from heatbath.system.folders import check_folder
 from heatbath.thermostat import Thermostat
 
 

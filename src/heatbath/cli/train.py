@@ -16,76 +16,90 @@ from heatbath.cli.training import (
     CheckpointOption,
     DataOption,
     DeviceOption,
-    Means,
     QuietOption,
     StackOption,
     StoreOption,
     WorkersOption,
     complete,
+    read_options,
 )
 from heatbath.data.image_sets import DATASETS
 from heatbath.runs.configs import RunConfig, sweep
+from heatbath.runs.records import Record
 from heatbath.tasks.registry import find_network, networks
 
 _MOST_SEEDS = 100_000
 
+ModelOption = Annotated[str, typer.Option(metavar="NAME", help=f"{either(networks())}.")]
+DatasetOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help=f"{either(DATASETS)}; by default the smallest that fits the network."),
+]
+ProtocolOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="constant, random (the default) or cyclic:P with P in epochs; may be repeated."),
+]
+LawOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="The law of the multiplier under random, such as uniform:1 (the default); may be repeated."
+    ),
+]
+CouplingOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="What the multiplier acts on: gradient (the default) or update; may be repeated."
+    ),
+]
+RateOption = Annotated[
+    list[float] | None, typer.Option(metavar="X", help="The mean learning rate, 0.005 by default; may be repeated.")
+]
+BatchOption = Annotated[
+    list[int] | None, typer.Option(metavar="N", help="Images in a mini-batch, 256 by default; may be repeated.")
+]
+MomentumOption = Annotated[
+    list[float] | None,
+    typer.Option(metavar="X", help="The momentum, from 0 to below 1; 0.9 by default; may be repeated."),
+]
+NesterovOption = Annotated[bool, typer.Option(help="Nesterov's form of the step, or the heavy ball's.")]
+DecayOption = Annotated[
+    list[float] | None,
+    typer.Option(metavar="X", help="Part of the gradient, as in SGD; 0 by default; may be repeated."),
+]
+EpochsOption = Annotated[int, typer.Option(metavar="N", help="How long to train.")]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="auto, fp32, tf32 or bf16; auto is fp32 on a CPU and what is fastest on a GPU."),
+]
+WeightsOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="imagenet starts vgg16's convolutions from there; else from the seed."),
+]
+ValidationOption = Annotated[int, typer.Option(metavar="N", help="Training images to hold out.")]
+SeedsOption = Annotated[
+    int | None, typer.Option(metavar="N", help="How many runs of each, of the seeds 0, 1, 2, ...; 1 by default.")
+]
+SeedListOption = Annotated[str | None, typer.Option(metavar="N,N,...", help="The seeds, such as 1,2,5.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, a list with an object for each run.")]
+
 
 def train_networks(
-    model: Annotated[str, typer.Option(metavar="NAME", help=f"{either(networks())}.")] = "mlp",
-    dataset: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=f"{either(DATASETS)}; by default the smallest that fits the network."),
-    ] = None,
-    protocol: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="constant, random (the default) or cyclic:P with P in epochs; may be repeated."
-        ),
-    ] = None,
-    law: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="The law of the multiplier under random, such as uniform:1 (the default); may be repeated.",
-        ),
-    ] = None,
-    coupling: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="What the multiplier acts on: gradient (the default) or update; may be repeated."
-        ),
-    ] = None,
-    lr: Annotated[
-        list[float] | None, typer.Option(metavar="X", help="The mean learning rate, 0.005 by default; may be repeated.")
-    ] = None,
-    batch_size: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="Images in a mini-batch, 256 by default; may be repeated.")
-    ] = None,
-    momentum: Annotated[
-        list[float] | None,
-        typer.Option(metavar="X", help="The momentum, from 0 to below 1; 0.9 by default; may be repeated."),
-    ] = None,
-    nesterov: Annotated[bool, typer.Option(help="Nesterov's form of the step, or the heavy ball's.")] = True,
-    weight_decay: Annotated[
-        list[float] | None,
-        typer.Option(metavar="X", help="Part of the gradient, as in SGD; 0 by default; may be repeated."),
-    ] = None,
-    epochs: Annotated[int, typer.Option(metavar="N", help="How long to train.")] = 20,
-    precision: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="auto, fp32, tf32 or bf16; auto is fp32 on a CPU and what is fastest on a GPU."
-        ),
-    ] = "auto",
-    weights: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="imagenet starts vgg16's convolutions from there; else from the seed."),
-    ] = None,
-    validation: Annotated[int, typer.Option(metavar="N", help="Training images to hold out.")] = 0,
-    seeds: Annotated[
-        int | None, typer.Option(metavar="N", help="How many runs of each, of the seeds 0, 1, 2, ...; 1 by default.")
-    ] = None,
-    seed_list: Annotated[str | None, typer.Option(metavar="N,N,...", help="The seeds, such as 1,2,5.")] = None,
+    model: ModelOption = "mlp",
+    dataset: DatasetOption = None,
+    protocol: ProtocolOption = None,
+    law: LawOption = None,
+    coupling: CouplingOption = None,
+    lr: RateOption = None,
+    batch_size: BatchOption = None,
+    momentum: MomentumOption = None,
+    nesterov: NesterovOption = True,
+    weight_decay: DecayOption = None,
+    epochs: EpochsOption = 20,
+    precision: PrecisionOption = "auto",
+    weights: WeightsOption = None,
+    validation: ValidationOption = 0,
+    seeds: SeedsOption = None,
+    seed_list: SeedListOption = None,
     store: StoreOption = Path("runs"),
     device: DeviceOption = "auto",
     data_dir: DataOption = None,
@@ -93,7 +107,7 @@ def train_networks(
     stack: StackOption = None,
     checkpoint_seconds: CheckpointOption = 0.0,
     quiet: QuietOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a list with an object for each run.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train networks and keep the results; what is in the store already is not trained again.
 
@@ -103,34 +117,33 @@ def train_networks(
     chosen = [name for name, value in (("--law", law), ("--coupling", coupling)) if value]
     if chosen and protocol and not any(text.strip().lower() == "random" for text in protocol):
         raise ValueError(f"{' and '.join(chosen)}: only for --protocol random")
+    # All of these are axes, even of one value: what a constant protocol makes of a law must not reach the others.
+    axes: dict[str, Sequence[Any] | None] = {
+        **{"protocol": protocol, "law": law, "coupling": coupling, "lr": lr, "batch_size": batch_size},
+        **{"momentum": momentum, "weight_decay": weight_decay, "nesterov": [nesterov]},
+    }
     base = RunConfig(
         model=model,
         dataset=dataset or find_network(model).dataset,
-        nesterov=nesterov,
         epochs=epochs,
         precision=precision,
         weights=weights,
         validation=validation,
         batch_size=1,
     )
-    # All of these are axes, even of one value: what a constant protocol makes of a law must not reach the others.
-    axes: dict[str, Sequence[Any]] = {
-        "protocol": protocol or ["random"],
-        "law": law or [None],
-        "coupling": coupling or ["gradient"],
-        "lr": lr or [RunConfig.lr],
-        "batch_size": batch_size or [RunConfig.batch_size],
-        "momentum": momentum or [RunConfig.momentum],
-        "weight_decay": weight_decay or [RunConfig.weight_decay],
-        "nesterov": [nesterov],
-        "seed": _seeds(seeds, seed_list),
-    }
-    configs = list({config.run: config for config in sweep(base, **axes)}.values())
-    means = Means(device, data_dir, workers, stack, checkpoint_seconds, quiet)
-    records = complete(configs, store, means)
+    usual = {"law": None, "batch_size": RunConfig.batch_size}
+    given = {name: values or [usual.get(name, getattr(base, name))] for name, values in axes.items()}
+    runs = sweep(base, **given, seed=_seeds(seeds, seed_list))
+    configs = list({config.run: config for config in runs}.values())
+    options = read_options(device, data_dir, workers, stack, checkpoint_seconds)
+    records = complete(configs, store, options, quiet=quiet)
     if as_json:
         write(json.dumps([record.summary() for record in records], indent=2))
-        return
+    else:
+        _print_records(configs, records, store)
+
+
+def _print_records(configs: Sequence[RunConfig], records: Sequence[Record], store: Path) -> None:
     console(wrap=terminal_width() is not None).print(describe_settings(configs))
     print_groups(records)
     where = "" if store == Path("runs") else f" --store {shlex.quote(str(store))}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from heatbath.engine.options import Options
 from heatbath.paper.experiments import Calculation, ProgressCallback
 from heatbath.system import machine
 from heatbath.system.whole_files import whole_file
@@ -18,7 +19,7 @@ def cached_results(calculations: Sequence[Calculation], folder: Path) -> dict[st
 
 
 def compute(
-    calculations: Sequence[Calculation], store: Path, device: str, data_dir: Any, tell: ProgressCallback
+    calculations: Sequence[Calculation], store: Path, options: Options, tell: ProgressCallback
 ) -> dict[str, Mapping[str, Any]]:
     """Return the results of calculations, from the store where another process has put them meanwhile."""
     results: dict[str, Mapping[str, Any]] = {}
@@ -32,8 +33,8 @@ def compute(
         result = _cached(store, calculation)
         if result is None:
             inside(0.0, "")
-            chosen = machine.choose_device(device)
-            result = calculation.compute(calculation.settings, device=chosen, data_dir=data_dir, progress=inside)
+            where = {"device": machine.choose_device(options.device), "data_dir": options.data_dir}
+            result = calculation.compute(calculation.settings, **where, progress=inside)
             _keep(store, calculation, result)
         results[calculation.name] = result
         before += calculation.seconds

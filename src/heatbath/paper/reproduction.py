@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from heatbath.draws import check_integer
+from heatbath.engine.options import Options
 from heatbath.paper import SCALES, Scale, calculations, find_experiments
 from heatbath.paper.claims import PAIRED_FROM
 from heatbath.paper.experiments import Experiment, ProgressCallback
@@ -53,12 +54,10 @@ def reproduce(
     names: Sequence[str] = (),
     scale: Scale = "laptop",
     seeds: int | None = None,
-    device: str = "auto",
+    options: Options | None = None,
     *,
     store: str | os.PathLike[str] = "runs",
     out: str | os.PathLike[str] = "out",
-    data_dir: str | os.PathLike[str] | None = None,
-    workers: int | None = None,
     train: bool = True,
     progress: ProgressCallback | None = None,
     say: Callable[..., None] | None = None,
@@ -72,11 +71,9 @@ def reproduce(
         names: of experiments, see `find_experiments`; all that exist at the scale if none is given.
         scale: ``"smoke"`` (seconds, for tests), ``"laptop"`` (minutes, embedded data) or ``"paper"``.
         seeds: runs per group, instead of the scale's own number; calculations keep theirs.
-        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        options: how to train: device, workers, where the data is.
         store: the folder of the results.
         out: the folder of the report.
-        data_dir: where to look for the data first.
-        workers: processes on a CPU.
         train: False draws what is in the store and says what is missing.
         progress: called with the fraction done and what is being done.
         say: called with what the runner has to say, and whether that is ``routine``.
@@ -86,15 +83,13 @@ def reproduce(
             folder is missing; nothing has been trained then.
         OSError: a folder cannot be written.
     """
-    from heatbath.data.downloads import check_data_dir
-    from heatbath.engine import runner
+    from heatbath.engine import run
     from heatbath.runs.store import Store
 
     start = time.monotonic()
-    check_data_dir(data_dir)
+    options = replace(options or Options(), checkpoint_seconds=_CHECKPOINT_SECONDS)
     # What is called back may change the working folder.
     folder, out = Path(store).absolute(), Path(out).absolute()
-    data_dir = None if data_dir is None else Path(data_dir).expanduser().absolute()
     tell = progress or (lambda _fraction, _message: None)
     if scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
@@ -104,19 +99,16 @@ def reproduce(
     configs = list({c.run: c for e in experiments for c in e.configs(scale, seeds)}.values())
     configs.sort(key=lambda config: config.seed)  # interrupted, all groups have a part of their seeds
     asked = [calculation for experiment in experiments for calculation in experiment.calculations(scale)]
-    known = {record.run: record for record in runner.load(folder)} if (folder / Store.FILE).exists() else {}
+    known = {record.run: record for record in run.load(folder)} if (folder / Store.FILE).exists() else {}
     if train:
         open_ = [config for config in configs if config.run not in known or known[config.run].status not in ENDED]
-        runner.check_data(open_, data_dir)
         results = calculations.cached_results(asked, folder)
         left = [calculation for calculation in asked if calculation.name not in results]
         trained_at = 0.0 if not open_ else _TRAINED if left else _COMPUTED
         if open_:
-            follow = _training(_part(tell, 0.0, trained_at), say)
-            options: dict[str, Any] = {"data_dir": data_dir, "workers": workers, "progress": follow}
-            trained = runner.run(configs, folder, device, checkpoint_seconds=_CHECKPOINT_SECONDS, **options)
+            trained = run.complete(configs, folder, options, _training(_part(tell, 0.0, trained_at), say))
             known |= {record.run: record for record in trained}
-        results |= calculations.compute(left, folder, device, data_dir, _part(tell, trained_at, _COMPUTED))
+        results |= calculations.compute(left, folder, options, _part(tell, trained_at, _COMPUTED))
     else:
         results = calculations.cached_results(asked, folder)
     tell(_COMPUTED, "drawing")
@@ -170,11 +162,15 @@ def _part(tell: ProgressCallback, start: float, end: float) -> ProgressCallback:
 
 
 def _training(tell: ProgressCallback, say: Callable[..., None] | None) -> Callable[[Any], None]:
-    """What `heatbath.engine.runner.run` is to call."""
+    """What `heatbath.engine.run.complete` is to call."""
 
     def show(state: Any) -> None:
         if state.message is not None and say is not None:
             say(state.message, routine=state.routine)
+        if state.download is not None:
+            name, here, size = state.download
+            tell(0.0, f"downloading {name}, {here / 1e6:.1f} of {size / 1e6:.1f} MB")
+            return
         words = f"training, {state.runs_done} of {state.runs_total} runs done"
         if state.test_accuracy is not None:
             words += f", test accuracy {state.test_accuracy:.4f}"

@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -87,7 +87,7 @@ class Store:
     """Runs and their curves, in a folder that several processes may use at once.
 
     Args:
-        path: the folder; made if it is not there, unless only to be read.
+        path: the folder; made by the first transaction if it is not there, unless only to be read.
         read_only: neither write nor create anything; works on a folder that cannot be written to.
 
     Raises:
@@ -102,21 +102,14 @@ class Store:
         self.checkpoints = self.path / "checkpoints"
         self.owners = self.path / "owners"
         self._database = self.path / self.FILE
+        self._read_only = read_only
         self._connection: sqlite3.Connection | None = None
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(f"{self._named} is a file; a store is a folder")
-        there = self._database.exists()
-        if there:
+        if self._database.exists():
             sqlite_files.check_header(self._database, rows.APPLICATION, rows.VERSION)
-        if read_only:
-            if not there:
-                raise FileNotFoundError(f"there is no store in {self._named}")
-            return
-        with self._plain_errors():
-            if not there:
-                sqlite_files.create(self._database, rows.SCHEMA)
-            self._connection = sqlite_files.connect(self._database)
-            self._connection.execute("PRAGMA synchronous = FULL")
+        elif read_only:
+            raise FileNotFoundError(f"there is no store in {self._named}")
 
     def __enter__(self) -> Store:
         return self
@@ -293,10 +286,14 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        connection = self._connection
-        if connection is None:
+        if self._read_only:
             raise ValueError(f"the store in {self._named} was opened to be read only")
         with self._plain_errors():
+            if self._connection is None:
+                sqlite_files.create(self._database, rows.SCHEMA)
+                self._connection = sqlite_files.connect(self._database)
+                self._connection.execute("PRAGMA synchronous = FULL")
+            connection = self._connection
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 yield connection
@@ -307,9 +304,13 @@ class Store:
 
     def _read(self, select: Callable[[sqlite3.Connection], _T]) -> _T:
         with self._plain_errors():
-            if self._connection is None:
+            if self._connection is not None:
+                return sqlite_files.snapshot(self._connection, select)
+            if self._database.exists():
                 return sqlite_files.read_only(self._database, select)
-            return sqlite_files.snapshot(self._connection, select)
+            with closing(sqlite3.connect(":memory:")) as empty:
+                empty.executescript(rows.SCHEMA)
+                return select(empty)
 
     @contextmanager
     def _plain_errors(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from heatbath.data.image_sets import DATASETS, IMAGE_SETS
 from heatbath.tasks import networks as folder
@@ -67,7 +67,8 @@ class Network:
         rows: returns how it is computed with a replica in each row of its parameters.
         initialize: draws its initial weights; None starts each layer as PyTorch does.
         pretrained: returns tensors to start from in the place of some initial weights, given what ``weights`` of
-            `heatbath.tasks.models.build_model` names and a folder of data; None where there are none.
+            `heatbath.tasks.models.build_model` names, a folder of data, and what to call during a download; None where
+            there are none.
     """
 
     name: str
@@ -80,7 +81,7 @@ class Network:
     layers: Callable[[], nn.Module]
     rows: Callable[[], StackedNetwork]
     initialize: Callable[[nn.Module, torch.Generator], None] | None = None
-    pretrained: Callable[[Any, Any], dict[str, Tensor]] | None = None
+    pretrained: Callable[..., dict[str, Tensor]] | None = None
 
     @cached_property
     def stacked(self) -> StackedNetwork:

@@ -1,66 +1,101 @@
-"""The runner with a model of the engine that is quick and can be stopped; the real one is in test_kills."""
+"""`run` with a model of the engine that is quick and can be stopped; the real one is in test_kills."""
 
 import math
 import os
+import sqlite3
 import subprocess
 import sys
+from collections import Counter
+from contextlib import closing
 
 import pytest
 import torch
 
 from fake_engine import CONFIGS, alone, curves
-from heatbath.engine import runner
-from heatbath.engine.executors import local
+from heatbath.engine import trainer
+from heatbath.engine.executors.local import Local
+from heatbath.engine.options import Options
+from heatbath.engine.run import complete, load, run
 from heatbath.runs.store import Store
 
 
 def test_records_come_in_the_order_of_the_configs(engine, tmp_path):
     expected = alone(CONFIGS)
     asked = [CONFIGS[3], CONFIGS[0], CONFIGS[3], CONFIGS[5]]
-    records = runner.run(asked, tmp_path, "cpu")
+    records = run(asked, tmp_path, "cpu")
     assert [record.config for record in records] == asked
     assert all(record.epochs == expected[record.run] for record in records)
     assert all(record.status == "finished" and record.precision == "fp32" for record in records)
     assert len(engine.trained) == 3 * 4, "a repeated one is trained once"
-    assert {record.run for record in runner.load(tmp_path)} == {config.run for config in asked}
+    assert {record.run for record in load(tmp_path)} == {config.run for config in asked}
     assert records[0].versions["torch"] == torch.__version__
 
 
 def test_what_is_finished_is_not_repeated(engine, tmp_path):
-    first = runner.run(CONFIGS[:4], tmp_path, "cpu")
+    first = run(CONFIGS[:4], tmp_path, "cpu")
     engine.trained.clear()
-    assert runner.run(CONFIGS[:4], tmp_path, "cpu") == first
+    assert run(CONFIGS[:4], tmp_path, "cpu") == first
     assert engine.trained == []
-    runner.run(CONFIGS, tmp_path, "cpu")
+    run(CONFIGS, tmp_path, "cpu")
     assert {run for run, _ in engine.trained} == {config.run for config in CONFIGS[4:]}
     assert os.listdir(tmp_path / "checkpoints") == os.listdir(tmp_path / "owners") == []
 
 
 def test_a_damaged_run_is_trained_again(engine, tmp_path):
-    before = runner.run(CONFIGS, tmp_path / "store", "cpu")
-    with Store(tmp_path / "store") as store:
-        store._connection.execute("DELETE FROM epochs WHERE run = ? AND epoch = 1", (CONFIGS[1].run,))
+    before = run(CONFIGS, tmp_path / "store", "cpu")
+    with closing(sqlite3.connect(tmp_path / "store" / Store.FILE)) as connection, connection:
+        connection.execute("DELETE FROM epochs WHERE run = ? AND epoch = 1", (CONFIGS[1].run,))
     trained, said = len(engine.trained), []
-    again = runner.run(CONFIGS, tmp_path / "store", "cpu", progress=lambda state: said.append(state.message))
+    again = run(CONFIGS, tmp_path / "store", "cpu", progress=lambda state: said.append(state.message))
     assert curves(again) == curves(before)
     assert {run for run, _ in engine.trained[trained:]} == {CONFIGS[1].run}
     assert f"run {CONFIGS[1].run} was damaged in the store (its epoch 1 is missing) and is trained again" in said
 
 
+def test_a_call_does_each_thing_once(engine, tmp_path, monkeypatch):
+    """The store is opened once, the device resolved once and the data loaded once, all of it before a store is made."""
+    done = Counter()
+
+    class CountingStore(Store):
+        def __init__(self, path):
+            done["store"] += 1
+            super().__init__(path)
+
+    class CountingLocal(Local):
+        def resolve(self, device):
+            done["device"] += 1
+            return super().resolve(device)
+
+        def prepare(self, configs, progress=None):
+            assert not (tmp_path / "store").exists()
+            super().prepare(configs, progress)
+
+    def load_dataset(*_, **__):
+        done["data"] += 1
+
+    monkeypatch.setattr(trainer, "load_dataset", load_dataset)
+    doubles = {"open_store": CountingStore, "executor": CountingLocal}
+    options = Options(device="cpu")
+    first = complete(CONFIGS, tmp_path / "store", options, **doubles)
+    assert done == {"store": 1, "device": 1, "data": 1}
+    assert complete(CONFIGS, tmp_path / "store", options, **doubles) == first
+    assert done == {"store": 2, "device": 1, "data": 1}, "where all is finished, only the store is read"
+
+
 def test_without_a_store_nothing_is_left(engine, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    records = runner.run(CONFIGS[:2], device="cpu")
+    records = run(CONFIGS[:2], device="cpu")
     assert curves(records) == alone(CONFIGS[:2])
     assert list(tmp_path.iterdir()) == []
-    assert runner.run([], device="cpu") == []
+    assert run([], device="cpu") == []
 
 
 def test_finished_runs_need_no_torch(engine, tmp_path):
-    runner.run(CONFIGS[:2], tmp_path, "cpu")
+    run(CONFIGS[:2], tmp_path, "cpu")
     program = f"""
 import sys
 from heatbath.runs.configs import RunConfig
-from heatbath.engine.runner import load, run
+from heatbath.engine.run import load, run
 configs = [record.config for record in load({str(tmp_path)!r})]
 assert [record.status for record in run(configs, {str(tmp_path)!r})] == ["finished"] * 2
 print("torch" in sys.modules)
@@ -77,12 +112,12 @@ def test_a_stopped_run_goes_on_bit_for_bit_in_another_stack(gpu, tmp_path, stop,
     with pytest.raises(
         KeyboardInterrupt, match=r"stopped: \d of 6 runs are done; the same again .* goes on from there"
     ):
-        runner.run(CONFIGS, tmp_path, "cuda", stack=stacks[0])
-    before = runner.load(tmp_path)
+        run(CONFIGS, tmp_path, "cuda", stack=stacks[0])
+    before = load(tmp_path)
     assert {record.status for record in before} <= {"pending", "finished"}
     trained = set(gpu.trained)
     gpu.trained.clear()
-    after = runner.run(CONFIGS, tmp_path, "cuda", stack=stacks[1])
+    after = run(CONFIGS, tmp_path, "cuda", stack=stacks[1])
     assert curves(after) == expected
     again = trained & set(gpu.trained)
     assert again <= {(config.run, stop[1]) for config in CONFIGS}, "nothing but the epoch that was stopped"
@@ -95,7 +130,7 @@ def test_a_change_of_the_working_folder_meanwhile_is_no_matter(gpu, tmp_path, mo
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "here")
     sources, checkpoints = set(), set()
-    monkeypatch.setattr(local, "load_dataset", lambda *_, data_dir, **__: sources.add(data_dir))
+    monkeypatch.setattr(trainer, "load_dataset", lambda *_, data_dir, **__: sources.add(data_dir))
 
     def leave(_):
         checkpoints.update(file.parent for file in tmp_path.rglob("*.checkpoint"))
@@ -103,10 +138,10 @@ def test_a_change_of_the_working_folder_meanwhile_is_no_matter(gpu, tmp_path, mo
 
     if variable:
         monkeypatch.setenv("HEATBATH_DATA", "data")
-    records = runner.run(CONFIGS, "store", "cuda", data_dir=None if variable else "data", progress=leave)
+    records = run(CONFIGS, "store", "cuda", data_dir=None if variable else "data", progress=leave)
     assert curves(records) == alone(CONFIGS)
     assert checkpoints == {tmp_path / "here" / "store" / "checkpoints"}
-    assert sources == {str(tmp_path / "here" / "data")}
+    assert sources == {tmp_path / "here" / "data"}
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -114,11 +149,11 @@ def test_a_full_disk_is_one_plain_line(gpu, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(local.Saver, "save", full)
+    monkeypatch.setattr(trainer.Saver, "save", full)
     with pytest.raises(OSError, match=r"^no space left in .*; what was finished is safe; free space and run again$"):
-        runner.run(CONFIGS, tmp_path, "cuda")
+        run(CONFIGS, tmp_path, "cuda")
     monkeypatch.undo()
-    assert {record.status for record in runner.load(tmp_path)} == {"pending"}
+    assert {record.status for record in load(tmp_path)} == {"pending"}
 
 
 @pytest.mark.parametrize(
@@ -136,10 +171,10 @@ def test_a_full_disk_is_one_plain_line(gpu, tmp_path, monkeypatch):
 )
 def test_wrong_arguments_write_nothing(tmp_path, options, error, message):
     with pytest.raises(error, match=message):
-        runner.run(**{"configs": CONFIGS, "store": tmp_path / "store", **options})
+        run(**{"configs": CONFIGS, "store": tmp_path / "store", **options})
     assert not (tmp_path / "store").exists()
 
 
 def test_a_single_config_is_no_list_of_them():
     with pytest.raises(TypeError, match="a list of RunConfigs, even of one"):
-        runner.run(CONFIGS[0])
+        run(CONFIGS[0])

@@ -8,8 +8,9 @@ import torch
 
 from heatbath.data.datasets import Dataset
 from heatbath.data.image_sets import IMAGE_SETS
-from heatbath.engine import replicas, split_bf16
-from heatbath.engine.replicas import ReplicaGroup, Split
+from heatbath.engine import split_bf16
+from heatbath.engine.gpu_replicas import GpuReplicas, keeps_halves
+from heatbath.engine.replicas import Split
 from heatbath.engine.stack import Stack
 from heatbath.runs.configs import RunConfig
 
@@ -33,10 +34,10 @@ def data():
     return Dataset("mnist", tuple("0123456789"), images, labels, images[:20], labels[:20], (0.5,), (0.25,))
 
 
-def make(configs, data, network=None):
+def make(configs, data, network=None, *, halved=False):
     network = configs[0].network.stacked if network is None else network
     splits = {name: Split.of(data, name, network.stacks) for name in ("train", "test")}
-    return ReplicaGroup(configs, network, splits, "bf16", compiled=False)
+    return GpuReplicas(configs, network, splits, "bf16", compiled=False, halved=halved)
 
 
 def train(group, states, epochs=2):
@@ -44,7 +45,7 @@ def train(group, states, epochs=2):
     for epoch in range(epochs):
         group.prepare(epoch)
         for step in range(group.configs[0].steps_per_epoch):
-            group.step_together(torch.tensor([step]))
+            group.step(torch.tensor([step]))
     return group.states(), group.read(group.evaluate())
 
 
@@ -74,16 +75,15 @@ def layout(tensor):
 
 def test_only_what_is_compiled_for_a_gpu_in_half_precision_keeps_halves():
     cases = itertools.product(("fp32", "tf32", "bf16", "fp64"), ("cpu", "cuda", "mps"), (False, True))
-    found = [case for case in cases if replicas._in_halves(case[0], torch.device(case[1]), case[2])]
+    found = [case for case in cases if keeps_halves(case[0], torch.device(case[1]), case[2])]
     assert found == [("bf16", "cuda", True)]
 
 
-def test_halves_train_as_whole_weights_do(configs, data, monkeypatch):
+def test_halves_train_as_whole_weights_do(configs, data):
     """Weights, velocities and what is measured, bit for bit, after two epochs."""
     start = Stack(configs, data).states()
     whole = make(configs, data, rounding_as_halves(configs[0].network.stacked))
-    monkeypatch.setattr(replicas, "_in_halves", lambda *_: True)
-    halved = make(configs, data)
+    halved = make(configs, data, halved=True)
     assert {param.dtype for param in halved._params} == {torch.bfloat16}
     assert {param.dtype for param in whole._params} == {torch.float32}
     (found, measured), (expected, as_expected) = train(halved, start), train(whole, start)
@@ -93,16 +93,15 @@ def test_halves_train_as_whole_weights_do(configs, data, monkeypatch):
         assert all((one[name] - other[name]).norm() > 0 for name in one if name.startswith("weight."))
 
 
-def test_states_of_halves_are_those_of_whole_weights(configs, data, monkeypatch):
+def test_states_of_halves_are_those_of_whole_weights(configs, data):
     """They are what was loaded, bit for bit and as it lies in memory; and one goes on where the other stopped."""
     whole = make(configs, data)
     states, _ = train(whole, Stack(configs, data).states(), epochs=1)
     assert all(tensor.dtype == torch.float32 for name, tensor in states[0].items() if name != "unit")
-    monkeypatch.setattr(replicas, "_in_halves", lambda *_: True)
-    halved = make(configs, data)
+    halved = make(configs, data, halved=True)
     halved.load(states)
     assert alike(halved.states(), states)
-    again = make(configs, data)
+    again = make(configs, data, halved=True)
     again.load(halved.states())
     for one, other in zip(halved._params + halved._rests, again._params + again._rests, strict=True):
         assert torch.equal(one, other)

@@ -1,0 +1,121 @@
+"""How far a call of `heatbath.run` is: counted, and told to whoever follows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from heatbath.engine.jobs import Job, Measured
+from heatbath.runs.configs import RunConfig
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a call of `run` is.
+
+    Attributes:
+        runs_total: how many different runs were asked for.
+        runs_done: how many of them are finished or diverged, from before or now.
+        epochs_total: how many this call trains, as far as is known.
+        epochs_done: how many of them it has trained.
+        test_accuracy: the mean of the runs in training after their last epochs; None before the first.
+        seconds: since the call.
+        message: something to be said once, or None.
+        routine: whether it is about the usual course of things.
+        download: a file that is being fetched: its name, the bytes that are here, and the bytes in all.
+    """
+
+    runs_total: int
+    runs_done: int
+    epochs_total: int
+    epochs_done: int
+    test_accuracy: float | None
+    seconds: float
+    message: str | None = None
+    routine: bool = False
+    download: tuple[str, int, int] | None = None
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with how far the call came; what was finished is in the store.
+
+    Args:
+        runs_done: how many runs have ended.
+        runs_total: how many were asked for.
+    """
+
+    def __init__(self, runs_done: int, runs_total: int) -> None:
+        self.runs_done, self.runs_total = runs_done, runs_total
+        done = f"{runs_done} of {runs_total} runs are done"
+        super().__init__(f"stopped: {done}; the same again with the same store goes on from there")
+
+
+class Tally:
+    """Counts runs and epochs.
+
+    Args:
+        configs: the runs, each once.
+        recorded: how many epochs each of them has, 0 if it is not named; None for one that has ended.
+        tell: called after each epoch of a stack, and when there is something to say.
+
+    Attributes:
+        remaining: how many epochs each run that has not ended still lacks.
+    """
+
+    def __init__(
+        self,
+        configs: Collection[RunConfig],
+        recorded: Mapping[str, int | None],
+        tell: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.remaining: dict[str, int] = {}
+        for config in configs:
+            done = recorded.get(config.run, 0)
+            if done is not None:
+                self.remaining[config.run] = config.epochs - done
+        self._total, self._tell = len(configs), tell
+        self._start, self._epochs_done = time.monotonic(), 0
+        self._accuracies: dict[str, float] = {}
+        self._accuracy: float | None = None
+        self._said: set[str] = set()
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        ended, done = self._total - len(self.remaining), self._epochs_done
+        epochs = done + sum(self.remaining.values())
+        return Progress(self._total, ended, epochs, done, self._accuracy, time.monotonic() - self._start)
+
+    def say(self, message: str, *, once: bool = False, routine: bool = False) -> None:
+        """Tell whoever follows something."""
+        if self._tell is not None and not (once and message in self._said):
+            self._said.add(message)
+            self._tell(replace(self.progress, message=message, routine=routine))
+
+    def tell_download(self, name: str, here: int, size: int) -> None:
+        """Tell how much of a file has been fetched."""
+        if self._tell is not None:
+            self._tell(replace(self.progress, download=(name, here, size)))
+
+    def strike(self, ended: Collection[str]) -> None:
+        """Strike out the runs that have ended, here or in another process."""
+        struck = [run for run in ended if self.remaining.pop(run, None) is not None]
+        if struck and self._tell is not None:
+            self._tell(self.progress)
+
+    def count(self, job: Job, measured: Measured) -> None:
+        """Take note of what a stack has measured, and tell."""
+        for config, epochs in zip(job.configs, measured.epochs, strict=True):
+            if config.run in self.remaining and epochs:
+                self._epochs_done += 0 if measured.restored else len(epochs)
+                self.remaining[config.run] = config.epochs - measured.first - len(epochs)
+                self._accuracies[config.run] = epochs[-1].test_accuracy
+        if self._accuracies:
+            self._accuracy = sum(self._accuracies.values()) / len(self._accuracies)
+        for config in job.configs:
+            if config.run in measured.diverged or self.remaining.get(config.run) == 0:
+                self.remaining.pop(config.run, None)
+                self._accuracies.pop(config.run, None)
+        if self._tell is not None:
+            self._tell(self.progress)

@@ -1,0 +1,123 @@
+"""Which stack comes next: runs that may share one and stand after the same epoch, claimed when they are handed out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from heatbath.engine import planning
+from heatbath.engine.jobs import Job
+from heatbath.engine.progress import Tally
+from heatbath.runs.checkpoints import Found, Shelf
+from heatbath.runs.configs import RunConfig
+from heatbath.runs.store import Store
+from heatbath.system.locks import Owner
+
+
+class JobQueue:
+    """Hands out jobs.
+
+    Args:
+        store: where the runs are claimed.
+        owner: for whom.
+        tally: is told which runs have lost a part of their epochs, and why.
+        stack_size: how many runs of a kind make one stack.
+        largest: the most runs in a stack; None leaves it to ``stack_size``.
+
+    Attributes:
+        handed_out: how many jobs there were so far.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        owner: Owner,
+        tally: Tally,
+        stack_size: Callable[[Sequence[RunConfig]], int],
+        largest: int | None = None,
+    ) -> None:
+        self._store, self._owner, self._tally = store, owner, tally
+        self._stack_size, self._largest = stack_size, largest
+        self._shelf, self._reported_damage = Shelf(store.checkpoints), 0
+        self._halved: dict[tuple[Any, ...], int] = {}
+        self._stacks: deque[list[RunConfig]] = deque()
+        self.handed_out = 0
+
+    def __len__(self) -> int:
+        return len(self._stacks)
+
+    def fill(self, configs: Sequence[RunConfig]) -> None:
+        """Put runs, and nothing else, into the queue, in stacks of equal size."""
+        found = self._shelf.find(config.run for config in configs)
+        groups: dict[tuple[Any, ...], list[RunConfig]] = {}
+        for config in configs:
+            groups.setdefault((planning.stack_key(config), _epoch(config, found)), []).append(config)
+        self._stacks.clear()
+        for (key, _), members in groups.items():
+            size = self._stack_size(members)
+            size = max(1, min(size, self._largest or size, self._halved.get(key, size)))
+            stacks = -(-len(members) // size)
+            bounds = [len(members) * k // stacks for k in range(stacks + 1)]
+            self._stacks.extend(members[a:b] for a, b in pairwise(bounds))
+
+    def put_back(self, job: Job) -> None:
+        """Queue the runs of a job again."""
+        self._stacks.append(list(job.configs))
+
+    def halve(self, job: Job) -> int:
+        """Queue the runs of a job that was too large in stacks of half its size, and all like it; return that size."""
+        half = (len(job.configs) + 1) // 2
+        self._halved[planning.stack_key(job.configs[0])] = half
+        self.fill([*job.configs, *(config for members in self._stacks for config in members)])
+        return half
+
+    def next(self) -> Job | None:
+        """Claim the runs of the next stack that has any to be claimed; return None when the queue is empty."""
+        while self._stacks:
+            asked = self._stacks.popleft()
+            recorded = self._store.claim([config.run for config in asked], self._owner)
+            if not recorded:
+                continue
+            # Looked up after the claim: from now on nobody else moves them.
+            found = self._shelf.find(recorded)
+            stages: dict[int, list[RunConfig]] = {}
+            for config in asked:
+                if config.run in recorded:
+                    stages.setdefault(_epoch(config, found), []).append(config)
+            (epoch, chosen), *others = stages.items()
+            self._stacks.extendleft(members for _, members in others)
+            self._explain_losses(chosen, epoch, recorded)
+            sources = tuple(found[config.run].file if epoch else None for config in chosen)
+            self.handed_out += 1
+            return Job(f"{self._owner.name}.{self.handed_out}", tuple(chosen), sources)
+        return None
+
+    def outline(self) -> Iterator[tuple[str, int, int, int]]:
+        """Return, for each network, its name, its runs, its stacks and the size of the largest."""
+        sizes: dict[str, list[int]] = {}
+        for members in self._stacks:
+            sizes.setdefault(members[0].model, []).append(len(members))
+        for model, stacks in sizes.items():
+            yield model, sum(stacks), len(stacks), max(stacks)
+
+    def clean(self, ended: Iterable[str]) -> None:
+        """Remove the checkpoints whose runs have all ended, and those that are damaged."""
+        self._shelf.clean(ended)
+
+    def _explain_losses(self, configs: Sequence[RunConfig], epoch: int, recorded: Mapping[str, int]) -> None:
+        new, self._reported_damage = self._shelf.damaged[self._reported_damage :], len(self._shelf.damaged)
+        for file in new:
+            self._tally.say(f"the checkpoint {file.name} is damaged and not used")
+        back = sum(recorded[config.run] > epoch for config in configs)
+        if back:
+            where = f"go on after epoch {epoch}" if epoch else "start over"
+            runs = f"{back} run{'s' * (back != 1)}"
+            self._tally.say(f"{runs} without a checkpoint of the last epoch {where}; the numbers will be the same")
+
+
+def _epoch(config: RunConfig, found: Mapping[str, Found]) -> int:
+    """After which epoch a run stands; a file that says it is over did not come from here, and is not used."""
+    epoch = found[config.run].epoch if config.run in found else 0
+    return epoch if epoch < config.epochs else 0

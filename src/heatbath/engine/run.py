@@ -1,0 +1,158 @@
+"""Configs in, records out: what is finished is taken from the store, the rest is trained, in stacks, and resumed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heatbath.engine.options import Options
+from heatbath.engine.progress import Interrupted, Progress, Tally
+from heatbath.runs.checkpoints import is_disk_full
+from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import ENDED, Record
+from heatbath.runs.store import Store, no_space
+from heatbath.system.folders import check_folder
+
+if TYPE_CHECKING:
+    from heatbath.engine.executors.local import Local
+
+_THROWN_AWAY = 60.0  # seconds between checkpoints in a store that does not outlive the call
+
+
+def run(
+    configs: Iterable[RunConfig],
+    store: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    stack: int | None = None,
+    checkpoint_seconds: float = 0.0,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Record]:
+    """Train what is not finished yet and return the records, in the order of the configs.
+
+    A run that is finished in the store is not trained again, unless its rows there are damaged; one that was stopped
+    goes on after its last epoch, with the numbers it would have had. Several processes may work in one store: each
+    takes what is free and waits for the rest. On a CPU the numbers do not depend on stacks, order or workers, bit for
+    bit; on a GPU they agree to rounding, which training amplifies. Nothing is written before the data is there and all
+    else is found to be in order; where all runs have ended they are read, and torch is not imported.
+
+    Args:
+        configs: the runs; a repeated one is trained once.
+        store: the folder for results and checkpoints; by default one that is removed at the end.
+        device: "auto" (a GPU, if there is one), "cpu", "cuda" or "cuda:1".
+        data_dir: where to look for the data first; a folder.
+        workers: how many processes, on a CPU; by default as many as is fastest, and this one alone for work of less
+            than about 15 seconds, which is over before others have started.
+        stack: the most runs in one stack; by default as many as there is memory for.
+        checkpoint_seconds: the least time between two checkpoints of a stack. 0 writes one after each epoch, so that
+            a kill loses at most an epoch; otherwise it loses at most that time more.
+        progress: called after each epoch of a stack, and when there is something to say.
+
+    Raises:
+        ValueError: an argument is not allowed, or there is no such device or folder of data.
+        OSError: the store cannot be used, the disk is full, or the data is missing. What was finished is safe.
+        MemoryError: a single run does not fit.
+        KeyboardInterrupt: an `Interrupted`, with how far it came and how to go on.
+    """
+    options = Options(
+        device=device, data_dir=data_dir, workers=workers, stack=stack, checkpoint_seconds=checkpoint_seconds
+    )
+    return complete(configs, store, options, progress)
+
+
+def load(store: str | os.PathLike[str]) -> list[Record]:
+    """Return all records of a store, finished or not, in the order in which the runs came there. Nothing is written."""
+    with Store(store, read_only=True) as results:
+        return results.records()
+
+
+def complete(
+    configs: Iterable[RunConfig],
+    store: str | os.PathLike[str] | None,
+    options: Options,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    open_store: Callable[[Path], Store] = Store,
+    executor: Callable[[Options, Path], Local] | None = None,
+) -> list[Record]:
+    """`run` with its options in one object.
+
+    Args:
+        configs: see `run`, as for the next three.
+        store: the folder.
+        options: how to train.
+        progress: called after each epoch.
+        open_store: called once, with the folder.
+        executor: called once, where there is anything to train, with the options and the folder of the checkpoints.
+    """
+    if isinstance(configs, RunConfig):
+        raise TypeError("configs must be a list of RunConfigs, even of one")
+    asked = list(configs)
+    for config in asked:
+        if not isinstance(config, RunConfig):
+            raise TypeError(f"configs must be RunConfigs, got {config!r}")
+    if not asked:
+        return []
+    if store is None:
+        options = replace(options, checkpoint_seconds=max(options.checkpoint_seconds, _THROWN_AWAY))
+        with tempfile.TemporaryDirectory(prefix="heatbath-") as place:
+            return complete(asked, place, options, progress, open_store=open_store, executor=executor)
+    with open_store(Path(store)) as results, _plain_full_disk(results.path):
+        records = {record.run: record for record in results.survey(config.run for config in asked)[0]}
+        if any(config.run not in records or records[config.run].status not in ENDED for config in asked):
+            check_folder(Path(store), "store")
+            _train({config.run: config for config in asked}, records, results, options, progress, executor)
+            records = {record.run: record for record in results.records(config.run for config in asked)}
+    return [records[config.run] for config in asked]
+
+
+def _train(
+    configs: dict[str, RunConfig],
+    records: dict[str, Record],
+    results: Store,
+    options: Options,
+    progress: Callable[[Progress], None] | None,
+    executor: Callable[[Options, Path], Local] | None,
+) -> None:
+    """Train what has not ended; ``records`` is what the store had of it."""
+    from heatbath.engine.campaign import Campaign
+    from heatbath.engine.executors.local import Local
+    from heatbath.engine.preflight import warn_of_long_work
+
+    ended = {run for run, record in records.items() if record.status in ENDED}
+    left = [config for run, config in configs.items() if run not in ended]
+    recorded = {run: None if run in ended else len(record.epochs) for run, record in records.items()}
+    tally = Tally(configs.values(), recorded, progress)
+    chosen = (executor or Local)(options, results.checkpoints)
+    try:
+        chosen.prepare(left, tally.tell_download)
+        if chosen.device == "cpu":
+            warn_of_long_work(left, tally, options)
+        for run, reason in results.add(configs.values()).items():
+            tally.say(f"run {run} was damaged in the store ({reason}) and is trained again")
+        campaign = Campaign(results, configs.values(), chosen, tally, options.stack)
+        try:
+            campaign.finish()
+        finally:
+            chosen.close()
+            campaign.close()
+    except KeyboardInterrupt:
+        at = tally.progress
+        raise Interrupted(at.runs_done, at.runs_total) from None
+
+
+@contextmanager
+def _plain_full_disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise OSError(no_space(folder)) from None
+        raise
