@@ -160,6 +160,7 @@ def test_checkpoints_by_torch_distributed(momentum, flatten):
     assert resumed.param_groups[0]["multiplier"] == optimizer.param_groups[0]["multiplier"]
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")  # torch 2.8 warns of itself
 @pytest.mark.filterwarnings("ignore:torch.distributed is")  # it is not initialized: one process, as we want
 @pytest.mark.parametrize("flatten", [False, True])
 def test_torch_distributed_keeps_a_velocity_that_sat_out(flatten, tmp_path):
