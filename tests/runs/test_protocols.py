@@ -1,5 +1,7 @@
 """Protocols print, parse, and give the multipliers of the schedulers and draws that they stand for."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -74,6 +76,18 @@ def test_the_paper_s_cycles_repeat_after_twice_their_period_and_end_at_the_top(p
     assert shortest == 2 * period
     assert np.mean(found) == pytest.approx(1.0)
     assert found[-1] == pytest.approx(last, abs=0.005)
+
+
+def test_long_periods_are_twice_the_rate_and_short_ones_the_arcsine_law():
+    def rates(period, epochs):
+        return np.array([Protocol("cyclic", period).multipliers(hb.Constant(), 0, k, 1)[0] for k in range(epochs)])
+
+    np.testing.assert_allclose(rates(1e6, 180), 2.0, rtol=1e-6)
+    found = np.sort(rates(1e-3 * math.sqrt(2.0), 4000))
+    quantiles = (np.arange(4000) + 0.5) / 4000
+    assert found.var() == pytest.approx(0.5, abs=1e-3)
+    assert np.abs(found - hb.Arcsine(1.0).quantile(quantiles)).max() < 0.01
+    assert np.abs(found - hb.Uniform(1.0).quantile(quantiles)).max() > 0.15
 
 
 def test_constant_is_one():
