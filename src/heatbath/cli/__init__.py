@@ -15,8 +15,10 @@ from typing import Annotated
 
 import typer
 
+from heatbath.cli.compare import compare_runs
 from heatbath.cli.data import list_data
 from heatbath.cli.errors import Interruption, explain, is_interrupt, stoppable
+from heatbath.cli.gate import gate_runs
 from heatbath.cli.measure import measure_network
 from heatbath.cli.report import rebuild_report
 from heatbath.cli.reproduce import reproduce_figures
@@ -39,6 +41,8 @@ app.command("simulate", short_help="SGD on a landscape, in pictures.")(simulate_
 app.command("measure", short_help="The noise and temperature of a training.")(measure_network)
 app.command("train", short_help="Train networks and keep the results.")(train_networks)
 app.add_typer(runs_app, name="runs", short_help="List, show, resume, merge, export results.")
+app.command("compare", short_help="Is A better than B? Verdicts on groups of runs.")(compare_runs)
+app.command("gate", short_help="Are new runs no worse than a verdict?")(gate_runs)
 app.command("reproduce", short_help="The paper's figures, and what we find.")(reproduce_figures)
 app.command("report", short_help="The page again, from results.")(rebuild_report)
 app.command("data", short_help="Which data sets are here, and how to get them.")(list_data)

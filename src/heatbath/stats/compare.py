@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from heatbath.stats.best_of import find_best
 from heatbath.stats.comparison import Comparison, Comparisons
 from heatbath.stats.inputs import is_lower_better, read_sample
+from heatbath.stats.looks import recorded_looks
 from heatbath.stats.samples import pair, treat_diverged
 from heatbath.stats.sequential import Look, plan_looks
 from heatbath.stats.t_tests import check_margin, check_probability
@@ -35,6 +39,7 @@ def compare(
     lower_is_better: bool | None = None,
     power: float = 0.9,
     looks: Sequence[int] | None = None,
+    history: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Return whether ``a`` is better or worse than ``b``, equal to it within a margin, or nothing is decided yet.
 
@@ -62,6 +67,8 @@ def compare(
         looks: the planned numbers of seeds, such as (5, 10, 20, 40), for data that grow: the same call may be repeated
             whenever there are more seeds. Each look takes the first seeds and its share of the error, and the first one
             that decides stands.
+        history: a JSON file with a record of looks, made if need be: a comparison that was looked at before, and not by
+            the same plan, says so and has half the error that it had then.
 
     Returns:
         A `Comparison` of two groups; `Comparisons` of several groups or metrics; `BestOf` for ``against="best"``.
@@ -87,16 +94,21 @@ def compare(
             raise ValueError("against='best' takes one metric, and no planned looks")
         error = 2.0 * (1.0 - level) / (len(sources) - 1)
     found = []
-    for one in metrics:
-        lower = is_lower_better(one or "") if lower_is_better is None else lower_is_better
-        read = [read_sample(name, source, one) for name, source in sources.items()]
-        groups = dict(zip(sources, treat_diverged(read, diverged, lower_is_better=lower), strict=True))
-        own = _read_margin(margin, one)
-        for first, second in chosen:
-            x, y, by_seed, why = pair(groups[first], groups[second], paired)
-            notes = (*x.notes, *y.notes, *([why] if why else ()))
-            test = Comparison(one or "", x, y, own, by_seed, error, family, lower, power, None, notes)
-            found.append(test if plan is None else look_at(test, plan))
+    with nullcontext() if history is None else recorded_looks(Path(history)) as record:
+        for one in metrics:
+            read = [read_sample(name, source, one) for name, source in sources.items()]
+            label = one or read[0].metric
+            lower = is_lower_better(label) if lower_is_better is None else lower_is_better
+            groups = dict(zip(sources, treat_diverged(read, diverged, lower_is_better=lower), strict=True))
+            own = _read_margin(margin, label)
+            for first, second in chosen:
+                x, y, by_seed, why = pair(groups[first], groups[second], paired)
+                notes = (*x.notes, *y.notes, *([why] if why else ()))
+                test = Comparison(label, x, y, own, by_seed, error, family, lower, power, None, notes)
+                charged = test if record is None else record.charge(test, looks)
+                found.append(charged if plan is None else look_at(charged, plan))
+                if record is not None:
+                    record.enter(test, looks, found[-1])
     if best:
         return find_best(found, level)
     return found[0] if b is not None and len(metrics) == 1 else Comparisons(tuple(found), level)
@@ -151,10 +163,10 @@ def parse_margin(margin: Margin) -> float | None:
     return Factor(1.0 + value / 100.0) if percent else value
 
 
-def _read_margin(margin: Margin | Mapping[str, Margin], metric: str | None) -> float | None:
+def _read_margin(margin: Margin | Mapping[str, Margin], metric: str) -> float | None:
     if not isinstance(margin, Mapping):
         return parse_margin(margin)
-    if metric is None or metric not in margin:
+    if metric not in margin:
         raise ValueError(f"there is no margin for the metric {metric!r}, only for {', '.join(map(repr, margin))}")
     return parse_margin(margin[metric])
 

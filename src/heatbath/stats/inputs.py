@@ -74,15 +74,16 @@ def _read_frame(name: str, frame: Any, metric: str | None) -> Sample:
         metric = others[0]
     if metric not in columns:
         raise ValueError(f"group {name} has no column {metric!r}: choose one of {', '.join(columns)}")
-    return _checked(name, list(frame[metric]), list(frame["seed"]) if "seed" in columns else None)
+    sample = _checked(name, list(frame[metric]), list(frame["seed"]) if "seed" in columns else None)
+    return replace(sample, metric=metric)
 
 
 def _read_records(name: str, records: Sequence[Any], metric: str) -> Sample:
-    settings = [{k: v for k, v in record.config.to_dict().items() if k != "seed"} for record in records]
+    settings = [{k: v for k, v in record.config.settings().items() if k != "seed"} for record in records]
     mixed = [key for key in settings[0] if len({str(own.get(key)) for own in settings}) > 1]
     if mixed:
         values = {key: sorted({str(own.get(key)) for own in settings}) for key in mixed}
-        words = "; ".join(f"{key} is {', '.join(some)}" for key, some in values.items())
+        words = "; ".join(f"{key} is {', '.join(some[:3])}{' ...' * (len(some) > 3)}" for key, some in values.items())
         raise ValueError(f"the runs of group {name} differ in more than the seed: {words}")
     ended = [record for record in records if record.status in ("finished", "diverged")]
     notes = f"{len(records) - len(ended)} of {len(records)} runs of {name} have not ended and are left out"
@@ -90,6 +91,7 @@ def _read_records(name: str, records: Sequence[Any], metric: str) -> Sample:
     sample = _checked(name, [_of_record(record, metric) for record in ended], [r.config.seed for r in ended])
     return replace(
         sample,
+        metric=metric,
         settings=repr(sorted(settings[0].items())),
         digests=tuple(digest([record.run, record.status, *map(astuple, record.epochs)]) for record in ended),
         versions=tuple(sorted({f"{key} {value}" for r in ended for key, value in r.versions.items()})),

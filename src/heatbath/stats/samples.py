@@ -19,6 +19,7 @@ class Sample:
         name: what the group is called in words.
         values: NaN where a run has no number.
         seeds: of the values, in their order; None where they are not known.
+        metric: what the numbers are; empty where it is not known.
         settings: what all runs of the group have in common, as text; empty where it is not known.
         digests: of the records that the numbers come from.
         versions: of the programs that made them.
@@ -28,6 +29,7 @@ class Sample:
     name: str
     values: Floats
     seeds: tuple[Hashable, ...] | None = None
+    metric: str = ""
     settings: str = ""
     digests: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()

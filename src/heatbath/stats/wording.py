@@ -32,7 +32,7 @@ def family(tests: Sequence[PairTest], level: float) -> str:
     counts = Counter(test.verdict for test in tests)
     decided = [f"{counts[word]} {word}" for word in ("better", "worse", "equal", "undecided") if counts[word]]
     promise = f"the chance that any verdict is wrong is at most {100.0 * (1.0 - level):.3g} %"
-    return f"{len(tests)} comparisons: {', '.join(decided)}; {promise}."
+    return f"{len(tests)} comparison{'s' * (len(tests) != 1)}: {', '.join(decided)}; {promise}."
 
 
 def html(summary: str, tests: Sequence[PairTest]) -> str:
