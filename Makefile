@@ -5,7 +5,7 @@ WORKERS ?= logical
 # The versions to install: `make test CONSTRAINTS=constraints-oldest.txt` takes the oldest that pyproject.toml admits.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: reproduce test lint types tests benchmark format clean
+.PHONY: reproduce test lint types tests pages benchmark format clean
 
 reproduce: .venv/ready
 	$(BIN)/heatbath reproduce
@@ -22,6 +22,10 @@ types: .venv/dev
 # A worker for each core, and one thread for each worker: more would fight over the cores.
 tests: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+# Writes the numbers of the records into docs/results.md and results/README.md.
+pages: .venv/ready
+	$(BIN)/python docs/pages/render.py
 
 benchmark: .venv/ready
 	$(BIN)/python benchmarks/optimizer_step.py

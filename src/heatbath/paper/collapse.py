@@ -36,8 +36,8 @@ _STATISTIC = (
 )
 _QUANTITIES = (FINAL_TEST, BEST_TEST)
 EXPLAINED = 0.9  # of the variance, for T to decide a run
-_SHUFFLES, _RESAMPLES = 100, 600
-_KNOBS: dict[str, Callable[[Group], float]] = {
+SHUFFLES, RESAMPLES = 100, 600
+KNOBS: dict[str, Callable[[Group], float]] = {
     "T": lambda group: group.config.thermostat.temperature(),
     "l": lambda group: group.config.lr,
     "C": lambda group: float(group.config.batch_size),
@@ -100,7 +100,7 @@ def _panels(found: FigureRuns) -> list[Panel]:
 
 def _knobs(found: FigureRuns) -> dict[str, tuple[float, ...]]:
     """The values of each knob, of the groups that have runs."""
-    return {name: tuple(knob(group) for group in found.groups if found.runs(group)) for name, knob in _KNOBS.items()}
+    return {name: tuple(knob(group) for group in found.groups if found.runs(group)) for name, knob in KNOBS.items()}
 
 
 def _values(found: FigureRuns, quantity: Quantity) -> tuple[Values, ...]:
@@ -110,12 +110,12 @@ def _values(found: FigureRuns, quantity: Quantity) -> tuple[Values, ...]:
 def _order_claim(
     statement: str, x: Sequence[float], other: Sequence[float] | None, values: Sequence[Values], margin: float
 ) -> OrderClaim:
-    return OrderClaim(statement, x, other, values, margin, resamples=_RESAMPLES)
+    return OrderClaim(statement, x, other, values, margin, resamples=RESAMPLES)
 
 
 @cache  # as the claims and the notes of the panels both tell it
 def _chance(knob: tuple[float, ...], values: tuple[Values, ...]) -> float:
-    return explained_by_chance(knob, values, shuffles=_SHUFFLES) if _tell(values) else 0.0
+    return explained_by_chance(knob, values, shuffles=SHUFFLES) if _tell(values) else 0.0
 
 
 def _tell(values: Sequence[Values]) -> bool:
@@ -126,8 +126,8 @@ def _tell(values: Sequence[Values]) -> bool:
 def _note(name: str, knob: tuple[float, ...], values: tuple[Values, ...]) -> str:
     if not _tell(values):
         return "too few runs for a collapse statistic."
-    share = explained_by_order(knob, values, resamples=_RESAMPLES)
-    ranks = rank_correlation(knob, values, resamples=_RESAMPLES)
+    share = explained_by_order(knob, values, resamples=RESAMPLES)
+    ranks = rank_correlation(knob, values, resamples=RESAMPLES)
     text = f"{name} explains {share} of the variance between groups, where chance would {_chance(knob, values):.2f}."
     return f"{text} Rank correlation {ranks}."
 
@@ -140,7 +140,7 @@ def _halves(temperatures: Sequence[float], values: Sequence[Values]) -> str:
     cold = [k for k, temperature in enumerate(temperatures) if temperature < middle]
     hot = [k for k, temperature in enumerate(temperatures) if temperature >= middle]
     below, above = (
-        rank_correlation([temperatures[k] for k in side], [values[k] for k in side], resamples=_RESAMPLES)
+        rank_correlation([temperatures[k] for k in side], [values[k] for k in side], resamples=RESAMPLES)
         for side in (cold, hot)
     )
     return f" Below T = {middle:.2g} it is {below}, above {above}."
