@@ -11,8 +11,8 @@ import torch
 from heatbath.engine import planning, trainer
 from heatbath.engine.executors import local
 from heatbath.runs.configs import RunConfig, sweep
-from heatbath.runs.records import Epoch
 from heatbath.system import machine
+from measured import an_epoch
 
 CONFIGS = sweep(RunConfig(epochs=4), lr=(0.1, 0.3), seed=range(3))
 WORKER = f"""
@@ -49,8 +49,8 @@ class FakeStack:
                 type(self).stop_at = None
                 raise KeyboardInterrupt
             self.x[k] = torch.sin(self.x[k] * 3 + config.seed + self.epoch) + config.lr
-            loss = math.nan if config.lr >= 1000 and self.epoch == 2 else float(self.x[k])
-            epochs.append(Epoch(config.lr, loss, 0.5, float(self.x[k]) ** 2, 1 / (1 + self.epoch + config.seed)))
+            loss = math.nan if config.lr >= 1000 and self.epoch == 2 else abs(float(self.x[k]))
+            epochs.append(an_epoch(config.lr, loss, 0.5, float(self.x[k]) ** 2, 1 / (1 + self.epoch + config.seed)))
             self.trained.append((config.run, self.epoch + 1))
         self.epoch += 1
         return epochs

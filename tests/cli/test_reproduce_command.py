@@ -15,6 +15,7 @@ from heatbath.runs.sources import read_records
 from heatbath.runs.store import Store
 from heatbath.stats.verdicts import Claim, judge
 from heatbath.system import machine
+from measured import signed_line
 
 SMOKE = ("reproduce", "coupling", "--scale", "smoke", "--device", "cpu")
 
@@ -138,7 +139,7 @@ def test_report_tells_where_files_disagree_or_are_damaged(heatbath, exported, mo
     lines = (exported / "some.jsonl").read_text().splitlines()
     changed = json.loads(lines[1])
     changed["curves"]["test_accuracy"][-1] += 0.001
-    (exported / "some.jsonl").write_text("\n".join([lines[0], json.dumps(changed)]))
+    (exported / "some.jsonl").write_text(lines[0] + "\n" + signed_line(changed))
     (exported / "calculations").mkdir()
     (exported / "calculations" / "0123.json").write_text("{")
     status, out, err = heatbath("report", "exports")

@@ -10,14 +10,15 @@ import sys
 import tempfile
 from contextlib import closing
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
 from heatbath.cli import runs, screens
 from heatbath.runs.configs import RunConfig, sweep
-from heatbath.runs.records import Epoch
 from heatbath.runs.store import Store, Update
 from heatbath.system.locks import Owner
+from measured import ORIGIN, an_epoch
 
 CONFIGS = [
     *sweep(RunConfig(epochs=3, lr=0.02), protocol=("constant", "random", "cyclic:6"), seed=(0, 1)),
@@ -33,11 +34,12 @@ def fill(folder, configs=CONFIGS, shift=0.0):
         owner = Owner(store.owners)
         store.claim([config.run for config in configs], owner)
         for config in configs:
-            held = (0.5, 0.8) if config.validation else (None, None)
+            held = (0.5, 0.8) if config.validation else ()
             values = [0.5 + 0.1 * k + 0.01 * config.seed + shift for k in range(3)]
-            epochs = [Epoch(config.lr, 1.0 - value, value, 1.1 - value, value - 0.05, *held) for value in values]
+            numbers = [(1.0 - value, value, 1.1 - value, value - 0.05, *held) for value in values]
+            epochs = [an_epoch(config.lr, *each, origin=ORIGIN) for each in numbers]
             status = "diverged" if config == DIVERGED else "finished"
-            words = {"seconds": 1.25, "device": "CPU (a)", "precision": "fp32", "versions": {"torch": "2.9"}}
+            words = {"seconds": 1.25, "origin": ORIGIN}
             if config == PENDING:
                 store.save(owner, [Update(config.run, 0, epochs[:1], "running", **words)])
             else:
@@ -103,7 +105,10 @@ def test_show(filled):
     assert facts["status"] == "finished, 3 of 3 epochs"
     assert facts["precision"] == "fp32 (auto)"
     assert facts["seconds"] == "1.2"
-    assert (facts["device"], facts["versions"]) == ("CPU (a)", "torch 2.9")
+    assert (facts["device"], facts["versions"]) == (
+        "CPU (a)",
+        "heatbath 0.1.0+g0123456789ab, torch 2.13.0, python 3.12",
+    )
     assert "checkpoint" not in facts
     table = {line[:7].strip(): line[7:].split() for line in out.split("\n\n")[1].splitlines()}
     assert table["3"] == ["0.02", "0.29", "0.71", "0.39", "0.66"]
@@ -127,15 +132,45 @@ def test_show_as_json_has_the_curves(filled):
     assert "validation split" in filled("runs", "show", DIVERGED.run)[1]
 
 
+def test_show_tells_which_epochs_were_made_where(heatbath, tmp_path):
+    other = {**ORIGIN, "torch": "2.14.0", "precision": "bf16"}
+    made = [an_epoch(0.02, 0.5, 0.7, 0.6, 0.7, origin=origin) for origin in (ORIGIN, ORIGIN, other)]
+    with Store(tmp_path / "runs") as store:
+        store.add(CONFIGS[:1])
+        owner = Owner(store.owners)
+        store.claim([CONFIGS[0].run], owner)
+        store.save(owner, [Update(CONFIGS[0].run, 0, made, "finished", 1.0, other)])
+        owner.close()
+    out = heatbath("runs", "show", CONFIGS[0].run)[1]
+    told = "epochs 1 to 2: torch 2.13.0, precision fp32; epochs 3 to 3: torch 2.14.0, precision bf16"
+    assert re.search(rf"^origins +{told}$", out, re.MULTILINE)
+    assert json.loads(heatbath("runs", "show", CONFIGS[0].run, "--json")[1])["origins"] == [[2, ORIGIN], [1, other]]
+
+
+def test_runs_of_the_first_version_are_shown_as_not_verified(heatbath, tmp_path):
+    old = Path(__file__).parents[1] / "runs" / "heatbath-0.1.0"
+    (tmp_path / "runs").mkdir()
+    with sqlite3.connect(tmp_path / "runs" / Store.FILE) as connection:
+        connection.executescript((old / "store.sql").read_text())
+    connection.close()
+    words = r"^verified:? +no, heatbath 0\.1\.0 stored no digests$"
+    assert re.search(words, heatbath("runs", "list")[1], re.MULTILINE)
+    assert re.search(words, heatbath("runs", "show", "bd91e207")[1], re.MULTILINE)
+    assert json.loads(heatbath("runs", "list", "--json")[1])[0]["verified"] is False
+    status, out, _ = heatbath("runs", "merge", str(old / "export.jsonl"))
+    assert (status, out.count("5 known already")) == (0, 1)
+    assert "verified" not in heatbath("runs", "list")[1], "the merge has written the store anew"
+
+
 def test_show_tells_when_a_run_came_and_where_its_state_is(heatbath, monkeypatch, tmp_path):
-    now = 1_700_000_000
+    now = 1_700_000_000.0
     monkeypatch.setattr("heatbath.runs.store.time.time", lambda: now)
     with Store(tmp_path / "runs") as store:
         store.add([PENDING])
         owner = Owner(store.owners)
         now += 100
         store.claim([PENDING.run], owner)
-        store.save(owner, [Update(PENDING.run, 0, [Epoch(0.02, 0.5, 0.7, 0.6, 0.7)], checkpoint="0123.checkpoint")])
+        store.save(owner, [Update(PENDING.run, 0, [an_epoch(0.02, 0.5, 0.7, 0.6, 0.7)], checkpoint="0123.checkpoint")])
         store.release(owner)
         owner.close()
     (tmp_path / "runs" / "checkpoints").mkdir(exist_ok=True)
@@ -254,9 +289,9 @@ def change(folder, statement, *values):
 
 @pytest.mark.parametrize("arguments", [("list",), ("show", CONFIGS[0].run), ("export", "a.jsonl")])
 def test_a_damaged_run_is_named(refused, filled, tmp_path, arguments):
-    change(tmp_path / "runs", "UPDATE runs SET versions = 'null' WHERE run = ?", CONFIGS[0].run)
+    change(tmp_path / "runs", "UPDATE runs SET seconds = 9.0 WHERE run = ?", CONFIGS[0].run)
     words = refused("runs", *arguments)
-    reason = "is damaged (its versions are None): 'heatbath runs resume' trains it again"
+    reason = "is damaged (its digest does not fit): 'heatbath runs resume' trains it again"
     assert f"run {CONFIGS[0].run} in runs/heatbath.sqlite {reason}" in words
 
 
@@ -277,12 +312,11 @@ def test_resume_trains_a_damaged_run_again(filled, tmp_path):
     assert (status, out.splitlines()[-1]) == (2, "2 runs completed in runs")
     assert f"run {CONFIGS[0].run} was damaged in the store (its epoch 2 is missing) and is trained again\n" in err
     unreadable = err.splitlines()[-1]
-    assert unreadable.startswith(f"heatbath: run {CONFIGS[1].run} in runs/heatbath.sqlite is damaged (not the fields")
-    assert "): delete its rows (tables runs and epochs), or 'heatbath runs merge' takes it" in unreadable
+    assert unreadable.startswith(f"heatbath: run {CONFIGS[1].run} in runs/heatbath.sqlite is damaged (its digest")
+    assert "): 'heatbath runs merge' takes it from a copy of the store" in unreadable
     with Store(tmp_path / "runs") as store:
         assert store.find(CONFIGS[0].run).status == "finished"
-    change(tmp_path / "runs", "DELETE FROM runs WHERE run = ?", CONFIGS[1].run)
-    assert filled("runs", "resume") == (0, "nothing to go on with in runs: 5 finished, 1 diverged\n", "")
+        store.add(CONFIGS[1:2])
 
 
 def test_a_damaged_store_is_not_merged_after_another(refused, filled, tmp_path):

@@ -4,9 +4,9 @@ import pytest
 
 from heatbath.cli import screens
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.records import Epoch
 from heatbath.runs.store import Store, Update
 from heatbath.system.locks import Owner
+from measured import an_epoch
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_table_leaves_out_what_there_is_no_room_for(heatbath, monkeypatch, tmp
         store.add([config, other])
         owner = Owner(store.owners)
         store.claim([config.run], owner)
-        store.save(owner, [Update(config.run, 0, [Epoch(0.01, 0.5, 0.7, 0.6, 0.7)] * 180, "finished")])
+        store.save(owner, [Update(config.run, 0, [an_epoch(0.01, 0.5, 0.7, 0.6, 0.7)] * 180, "finished")])
         owner.close()
     monkeypatch.setattr(screens, "terminal_width", lambda: width)
     lines = heatbath("runs", "list")[1].splitlines()[1:]

@@ -2,7 +2,8 @@ import pytest
 
 from heatbath.cli.summaries import describe_settings, print_groups, title, varying
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.records import Epoch, Record
+from heatbath.runs.records import Record
+from measured import an_epoch
 
 BASE = RunConfig(epochs=3)
 USUAL = "mlp on mnist5k: random, law uniform:1, lr 0.005, batch size 256, Nesterov momentum 0.9, 3 epochs, seed 0"
@@ -54,7 +55,7 @@ def test_every_setting_is_told_as_a_column_or_in_words():
 
 @pytest.mark.parametrize(("epochs", "shown"), [(20, False), (21, True)])
 def test_the_last_epochs_are_told_where_there_are_more(capsys, epochs, shown):
-    measured = tuple(Epoch(0.005, 1.0, 0.5, 1.0, 0.01 * k) for k in range(epochs))
+    measured = tuple(an_epoch(0.005, 1.0, 0.5, 1.0, 0.01 * k) for k in range(epochs))
     short = Record(BASE, "finished", measured[:3])
     print_groups([short, Record(BASE.with_(epochs=epochs), "finished", measured)])
     out = capsys.readouterr().out

@@ -16,9 +16,10 @@ from heatbath.cli import summaries, training
 from heatbath.engine import planning
 from heatbath.engine import run as engine
 from heatbath.engine.executors.local import Local
-from heatbath.runs.records import Epoch, Record
+from heatbath.runs.records import Record
 from heatbath.runs.store import Store
 from heatbath.system import machine
+from measured import an_epoch
 
 SHORT = ("train", "--epochs", 2, "--device", "cpu")
 PROGRAM = [sys.executable, "-m", "heatbath"]
@@ -196,7 +197,7 @@ def test_long_work_on_a_cpu_is_told_before_it_begins(heatbath, monkeypatch, argu
         raise ValueError("begun")
 
     def survey(_store, _runs):
-        return [Record(config, "pending", (Epoch(0.1, 1.0, 0.5, 1.0, 0.5),) * epochs_done) for config in asked], {}
+        return [Record(config, "pending", (an_epoch(0.1, 1.0, 0.5, 1.0, 0.5),) * epochs_done) for config in asked], {}
 
     def complete(configs, *arguments):
         asked.extend(configs)

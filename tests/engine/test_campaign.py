@@ -15,9 +15,9 @@ from heatbath.engine.executors import local
 from heatbath.engine.run import load, run
 from heatbath.runs.checkpoints import Saver, Shelf
 from heatbath.runs.configs import RunConfig, sweep
-from heatbath.runs.records import Epoch
 from heatbath.runs.store import Store, Update
 from heatbath.system.locks import Owner
+from measured import an_epoch
 
 
 @pytest.mark.parametrize("stack", [1, 2, 4, None])
@@ -204,7 +204,7 @@ def test_a_store_that_has_the_curves_but_no_checkpoint_starts_over(engine, tmp_p
         store.add(CONFIGS[:1])
         owner = Owner(store.owners)
         store.claim([CONFIGS[0].run], owner)
-        store.save(owner, [Update(CONFIGS[0].run, 0, [Epoch(1.0, 2.0, 3.0, 4.0, 5.0)] * 2)])
+        store.save(owner, [Update(CONFIGS[0].run, 0, [an_epoch(1.0, 2.0, 0.3, 4.0, 0.5)] * 2)])
         owner.close()
     said = []
     records = run(CONFIGS[:1], tmp_path, "cpu", progress=lambda p: said.append(p.message or ""))

@@ -3,7 +3,8 @@
 import math
 from random import Random
 
-from heatbath.runs.records import Epoch, Record
+from heatbath.runs.records import Record
+from measured import ORIGIN, an_epoch
 
 
 def make_record(config, accuracy=0.9, status="finished", noise=2e-4, epochs=None):
@@ -15,8 +16,8 @@ def make_record(config, accuracy=0.9, status="finished", noise=2e-4, epochs=None
     for k in range(config.epochs if epochs is None else epochs):
         rise = math.exp(-5.0 * (k + 1) / config.epochs)
         test = level + offset - 0.3 * rise + random.gauss(0.0, 0.1 * noise)
-        found.append(Epoch(config.lr, 1.0 - level + rise - offset, test + gap, 1.1 - level + rise, test))
-    return Record(config, status, tuple(found), "cpu", {}, 1.0, "fp32")
+        found.append(an_epoch(config.lr, 1.0 - level + rise - offset, test + gap, 1.1 - level + rise, test))
+    return Record(config, status, tuple(found), 1.0, ORIGIN)
 
 
 def make_records(configs, **options):

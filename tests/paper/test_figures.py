@@ -10,7 +10,8 @@ from synthetic_records import make_record, make_records
 
 from heatbath.paper import EXPERIMENTS
 from heatbath.paper.quantities import ROUGHNESS
-from heatbath.runs.records import Epoch, Record
+from heatbath.runs.records import Record
+from measured import an_epoch
 
 
 def judge(name, accuracy, scale="paper", **options):
@@ -75,7 +76,7 @@ def test_figure1_tells_the_summed_rate_from_epochs(by):
         passed = [rate / config.lr for rate in rates] if by == "summed rate" else [1.0] * config.epochs
         noise = 1.0 + 0.01 * Random(config.run).random()
         epochs = [
-            Epoch(rate, noise * math.exp(-x / 15.0), 0.9, 0.2, 0.9)
+            an_epoch(rate, noise * math.exp(-x / 15.0), 0.9, 0.2, 0.9)
             for rate, x in zip(rates, accumulate(passed), strict=True)
         ]
         records[config.run] = Record(config, "finished", tuple(epochs))
@@ -103,7 +104,7 @@ def test_figure5_tells_temperature_from_the_summed_rate():
         epochs = []
         for k in range(config.epochs):
             accuracy = 0.9 - 0.5 * math.exp(-(k + 1) * pace / 12.0) + 1e-4 * (config.seed - 2.5)
-            epochs.append(Epoch(config.lr, 1.0 - accuracy, accuracy, 1.0 - accuracy, accuracy))
+            epochs.append(an_epoch(config.lr, 1.0 - accuracy, accuracy, 1.0 - accuracy, accuracy))
         records[config.run] = Record(config, "finished", tuple(epochs))
     figure = experiment.figure(records, "laptop")
     assert [verdict.outcome for verdict in figure.verdicts] == ["confirmed"] * 4
@@ -184,7 +185,7 @@ def test_the_collapse_is_not_seen_where_the_rate_decides():
 def test_roughness_is_the_spread_of_steps_without_their_mean():
     config = EXPERIMENTS["figure1"].configs("smoke")[0]
     losses = [9.0, 1.0, 0.8, 0.7, 0.4]
-    record = Record(config, "finished", tuple(Epoch(0.1, loss, 0.5, loss, 0.5) for loss in losses))
+    record = Record(config, "finished", tuple(an_epoch(0.1, loss, 0.5, loss, 0.5) for loss in losses))
     steps = [-8.0, -0.2, -0.1, -0.3]
     mean = sum(steps) / 4
     assert ROUGHNESS.of(record) == pytest.approx(math.sqrt(sum((step - mean) ** 2 for step in steps) / 3))

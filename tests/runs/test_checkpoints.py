@@ -8,7 +8,7 @@ import torch
 
 from heatbath.runs import checkpoints
 from heatbath.runs.checkpoints import DamagedCheckpointError, Saver, Shelf, read_checkpoint
-from heatbath.runs.records import Epoch
+from measured import an_epoch
 
 
 def state(seed, epoch):
@@ -18,7 +18,7 @@ def state(seed, epoch):
 
 def curve(seed, epoch, validated=True):
     extra = (0.5 + seed / 10, 0.1 / (seed + 1)) if validated else ()
-    return [Epoch(0.1 * seed, 1 / (number + 3), 0.2, seed + number / 3, 0.7, *extra) for number in range(epoch)]
+    return [an_epoch(0.1 * seed, 1 / (number + 3), 0.2, seed + number / 3, 0.7, *extra) for number in range(epoch)]
 
 
 def save(saver, epoch, seeds, validated=True):

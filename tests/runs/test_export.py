@@ -4,30 +4,35 @@ import json
 import math
 import os
 import sys
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from heatbath.runs import export
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch, Record
+from measured import ORIGIN, VERSIONS, an_epoch, signed_line
 
 BASE = RunConfig(epochs=3, validation=100)
 
 
-def epochs(seed, count):
+def epochs(seed, count, *, last=ORIGIN):
+    origins = [*[ORIGIN] * (count - 1), last]
+    scales = (0.01, 1.0, 0.1, 1e-4, 0.1, 100.0, 0.1)
     return tuple(
-        Epoch(*(round(10.0 ** (k - 3), 6) * (1.2345678 + seed + number / 7) for k in range(7)))
+        an_epoch(*(scale * (1.2345678 + seed + number / 7) for scale in scales), origin=origins[number])
         for number in range(count)
     )
 
 
+GPU = {**VERSIONS, "driver": "NVIDIA 1.2, CUDA 3", "device": "H200", "precision": "bf16"}
 RECORDS = [
-    Record(
-        BASE.with_(seed=1), "finished", epochs(1, 3), "CPU (some)", {"torch": "2", "python": "3"}, 12.3456789, "fp32"
-    ),
-    Record(BASE.with_(seed=2), "diverged", epochs(2, 1), "CPU (some)", {}, 1.5, "fp32"),
-    Record(BASE.with_(seed=3), "running", epochs(3, 2)),
+    Record(BASE.with_(seed=1), "finished", epochs(1, 3, last=GPU), 12.3456789, GPU),
+    Record(BASE.with_(seed=2), "diverged", epochs(2, 1), 1.5, ORIGIN),
+    Record(BASE.with_(seed=3), "running", epochs(3, 2), 0.0, ORIGIN),
     Record(BASE.with_(seed=4), "pending"),
+    Record(BASE.with_(seed=5), "diverged", (), 0.5, ORIGIN),
 ]
 
 
@@ -41,7 +46,8 @@ def test_lines_keep_everything_to_six_digits(tmp_path, name):
         other = back[record.run]
         assert other.config == record.config
         assert other.status == record.status.replace("running", "pending")
-        assert (other.device, other.versions, other.precision) == (record.device, record.versions, record.precision)
+        assert other.origins == record.origins
+        assert other.verified
         assert other.seconds == pytest.approx(record.seconds, rel=1e-5)
         for curve in ("rate", "train_loss", "validation_accuracy"):
             assert other.curve(curve) == pytest.approx(record.curve(curve), rel=1e-5)
@@ -58,8 +64,8 @@ def test_the_same_records_give_the_same_bytes(tmp_path):
 def test_a_difference_in_the_sixth_digit_is_seen():
     record, (first, *rest) = RECORDS[0], RECORDS[0].epochs
     for change, same in ((1e-4, False), (1e-9, True)):
-        values = {**vars(first), "test_loss": first.test_loss * (1 + change)}
-        other = Record(record.config, "finished", (Epoch(**values), *rest))
+        other = replace(first, metrics={**first.metrics, "test_loss": first.test_loss * (1 + change)})
+        other = Record(record.config, "finished", (other, *rest))
         assert export.same_curves(record, other) is same
 
 
@@ -78,28 +84,49 @@ def bend(**changes):
         (spoil(status="best"), "unknown status"),
         (spoil(config={}), "not the fields"),
         (spoil(curves={}), "its curves"),
-        (spoil(curves={name: ["x"] for name in export.EPOCH_FIELDS}), "is not all numbers"),
-        (spoil(curves={name: [1.0] for name in export.EPOCH_FIELDS}), "it has 1 epochs, its config 3"),
-        (lambda line: [line], "it is a JSON list, no object"),
+        (spoil(curves={"rate": [0.1] * 3, "train_loss": [0.1] * 2}), "its curves .* differ in length"),
+        (bend(test_loss=["x"] * 3), "its test_loss is not all numbers"),
+        (spoil(curves={name: [0.5] for name in RECORDS[0].curves}), "it has 1 epochs, its config 3"),
+        (lambda line: {"run": line["run"], "format": 2}, "it has no config, status, origins"),
         (lambda line: {"run": line["run"], "curves": {}}, "it has no config, status, device"),
         (bend(test_loss=[1.0, 10**400, 1.0]), "int too large"),
         (bend(train_loss=[1.0, math.inf, 1.0]), "its train_loss is not all numbers"),
-        (bend(validation_loss=[None, 1.0, 1.0]), "its validation_loss is not all numbers"),
+        (bend(train_loss=[1.0, -3.0, 1.0]), "its train_loss is -3 somewhere, which is out of range"),
+        (bend(test_accuracy=[0.5, 5.0, 0.5]), "its test_accuracy is 5 somewhere"),
+        (bend(validation_loss=[None, 1.0, 1.0]), "its epochs have different metrics"),
         (spoil(seconds="nan"), "its seconds are 'nan'"),
-        (spoil(versions=[]), "its versions are"),
-    ],
-    ids=[
-        *("run", "status", "config", "curves", "text", "length", "list", "schema"),
-        *("huge", "infinite", "held out", "seconds", "versions"),
+        (spoil(origins=[[3, []]]), "its origins are not"),
+        (spoil(origins={}), "its origins are not"),
+        (spoil(format=3), "it is of format 3, not 2: update heatbath"),
     ],
 )
 def test_a_line_that_is_not_ours_is_named(tmp_path, change, message):
     path = tmp_path / "runs.jsonl"
     export.write_lines(RECORDS[:1], path)
     line = json.loads(path.read_text())
-    path.write_text(path.read_text() + json.dumps(change(line)) + "\n")
+    path.write_text(path.read_text() + signed_line(change(line)))
     with pytest.raises(ValueError, match=rf"runs.jsonl, line 2: .*{message}"):
         export.read_lines(path)
+
+
+def test_a_line_that_is_no_object_is_named(tmp_path):
+    (tmp_path / "runs.jsonl").write_text("[1]\n")
+    with pytest.raises(ValueError, match=r"line 1: .*it is a JSON list, no object"):
+        export.read_lines(tmp_path / "runs.jsonl")
+
+
+def test_each_changed_character_is_noticed(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    export.write_lines(RECORDS[:1], path)
+    export.write_lines(RECORDS[:1], tmp_path / "sound.jsonl")
+    sound = path.read_bytes()
+    silent = []
+    for at in range(len(sound) - 1):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ (1 << at % 7)]) + sound[at + 1 :])
+        with suppress(ValueError):
+            (read,) = export.read_lines(path)
+            silent += [at] if read != export.read_lines(tmp_path / "sound.jsonl")[0] else []
+    assert not silent
 
 
 def test_a_line_without_end_is_named(tmp_path):
@@ -111,7 +138,7 @@ def test_a_line_without_end_is_named(tmp_path):
 def test_whole_numbers_need_no_point(tmp_path):
     path = tmp_path / "runs.jsonl"
     export.write_lines(RECORDS[:1], path)
-    path.write_text(json.dumps(bend(test_loss=[1, 2**70, 3])(json.loads(path.read_text()))))
+    path.write_text(signed_line(bend(test_loss=[1, 2**70, 3])(json.loads(path.read_text()))))
     values = export.read_lines(path)[0].curve("test_loss")
     assert list(map(repr, values)) == ["1.0", repr(2.0**70), "3.0"]
 
@@ -207,5 +234,14 @@ def test_parquet_has_the_same_columns_whatever_they_hold(tmp_path):
     assert "null" not in map(str, tables["empty"].schema.types)
 
 
-def test_columns_name_each_thing_once():
-    assert len(set(export.COLUMNS)) == len(export.COLUMNS)
+def test_a_table_has_a_column_for_each_metric(tmp_path):
+    own = Epoch(0.1, {"train_loss": 2.0, "test_perplexity": 9.5}, ORIGIN)
+    export.write_csv([*RECORDS, Record(RunConfig(epochs=1), "finished", (own,))], tmp_path / "runs.csv")
+    with open(tmp_path / "runs.csv", newline="") as file:
+        names, *rows = csv.reader(file)
+    assert len(set(names)) == len(names)
+    last = dict(zip(names, rows[-1], strict=True))
+    assert (last["test_perplexity"], last["train_loss"], last["test_loss"]) == ("9.5", "2.0", "")
+    assert (rows[0][names.index("test_perplexity")], last["heatbath"]) == ("", ORIGIN["heatbath"])
+    used = [(row[names.index("device")], row[names.index("precision_used")]) for row in rows[:3]]
+    assert used == [("CPU (a)", "fp32"), ("CPU (a)", "fp32"), ("H200", "bf16")]

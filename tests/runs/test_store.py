@@ -10,9 +10,9 @@ import pytest
 
 from heatbath.runs.configs import RunConfig, sweep
 from heatbath.runs.export import write_lines
-from heatbath.runs.records import Epoch
 from heatbath.runs.store import Store, Traces, Update
 from heatbath.system.locks import Owner
+from measured import ORIGIN, VERSIONS, an_epoch, signed_line
 
 CONFIGS = sweep(RunConfig(epochs=3), seed=range(4))
 RUNS = [config.run for config in CONFIGS]
@@ -20,7 +20,7 @@ RUNS = [config.run for config in CONFIGS]
 
 def epochs(seed, first, count):
     return [
-        Epoch(0.1, 1.0 / (seed + number + 1), 0.3, seed + number / 3, 0.9) for number in range(first, first + count)
+        an_epoch(0.1, 1.0 / (seed + number + 1), 0.3, seed + number / 3, 0.9) for number in range(first, first + count)
     ]
 
 
@@ -41,7 +41,7 @@ def store(tmp_path):
 def train(store, owner, seed, count, status=None):
     status = status or ("finished" if count == CONFIGS[seed].epochs else "running")
     store.claim([RUNS[seed]], owner)
-    store.save(owner, [Update(RUNS[seed], 0, epochs(seed, 0, count), status, 1.5, "CPU", "fp32", {"torch": "2"})])
+    store.save(owner, [Update(RUNS[seed], 0, epochs(seed, 0, count), status, 1.5, ORIGIN)])
 
 
 def everything(path):
@@ -66,7 +66,7 @@ def test_records_come_back_in_the_order_they_were_asked_for(store, owner):
     assert list(records[2].epochs) == epochs(2, 0, 3)
     assert list(records[1].epochs) == epochs(1, 0, 2)
     assert records[1].seconds == 0.75
-    assert (records[2].device, records[2].precision, records[2].versions) == ("CPU", "fp32", {"torch": "2"})
+    assert (records[2].device, records[2].precision, records[2].versions) == ("CPU (a)", "fp32", VERSIONS)
     assert [record.config for record in records] == CONFIGS
     assert [record.run for record in store.records([RUNS[3], RUNS[0], "unknown"])] == [RUNS[0], RUNS[3]]
     assert [record.run for record in store.records(status="pending")] == [RUNS[0], RUNS[3]]
@@ -225,10 +225,10 @@ def test_another_database_is_refused_and_untouched(tmp_path):
 
 
 def test_a_later_schema_is_refused(store):
-    store._connection.execute("PRAGMA user_version = 2")
+    store._connection.execute("PRAGMA user_version = 3")
     store.close()
     before = everything(store.path)
-    with pytest.raises(OSError, match=r"made by a later heatbath \(schema 2, not 1\): update heatbath"):
+    with pytest.raises(OSError, match=r"made by a later heatbath \(schema 3, not 2\): update heatbath"):
         Store(store.path)
     assert everything(store.path) == before
 
@@ -247,7 +247,7 @@ def test_a_broken_database_gives_one_line(store):
 def test_a_damaged_schema_gives_one_line(store):
     store.close()
     database = store.path / "heatbath.sqlite"
-    database.write_bytes(database.read_bytes().replace(b"precision TEXT", b"preci\xff(on TEXT"))
+    database.write_bytes(database.read_bytes().replace(b"checkpoint TEXT", b"check\xff(int TEXT"))
     with pytest.raises(OSError, match=r"the store in .* cannot be used: .*put back a copy of it"):
         Store(store.path).add(CONFIGS)
 
@@ -346,7 +346,7 @@ def test_a_file_that_has_a_run_twice_gives_the_better_one(store, owner, other, t
     lines = {name: (tmp_path / name).read_text() for name in ("partial", "full")}
     values = json.loads(lines["full"])
     values["curves"]["test_loss"][1] = 7.0
-    lines["other"] = json.dumps(values) + "\n"
+    lines["other"] = signed_line(values)
     (tmp_path / "both").write_text("".join(lines[name] for name in order.split()))
     for target, counts in ((tmp_path / "fresh", (1, 0, 0)), (store.path, (0, 1, 0))):
         with Store(target) as results:
@@ -359,7 +359,7 @@ def test_a_file_that_has_a_run_twice_gives_the_better_one(store, owner, other, t
 
 
 def test_merging_keeps_our_numbers_and_says_so(store, owner, other):
-    different = [Epoch(0.1, 9.0, 0.3, 9.0, 0.9)] * 3
+    different = [an_epoch(0.1, 9.0, 0.3, 9.0, 0.9)] * 3
     store.claim(RUNS, owner)
     store.save(owner, [Update(RUNS[0], 0, different, "finished")])
     merged = store.merge(other.path)

@@ -12,7 +12,8 @@ from scipy import stats
 
 import heatbath as hb
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.records import Epoch, Record
+from heatbath.runs.records import Record
+from measured import an_epoch
 from samples import LEFT, RIGHT, check_rate_at_most, normals, standardized
 
 BASE = normals(70, 12, mean=0.974, sd=0.004)
@@ -138,8 +139,8 @@ def test_several_metrics_are_a_family():
 
 def record(seed, accuracy, status="finished", **settings):
     config = RunConfig(epochs=2, seed=seed, **settings)
-    epochs = tuple(Epoch(0.005, 1.0, 0.5, 1.1, value) for value in (accuracy + 0.01, accuracy))
-    return Record(config, status, epochs[: 1 if status == "diverged" else 2], versions={"heatbath": "0.1.0"})
+    epochs = tuple(an_epoch(0.005, 1.0, 0.5, 1.1, value) for value in (accuracy + 0.01, accuracy))
+    return Record(config, status, epochs[: 1 if status == "diverged" else 2], origin={"heatbath": "0.1.0"})
 
 
 def test_records_are_compared_by_seed():

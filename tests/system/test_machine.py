@@ -1,7 +1,13 @@
 import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import heatbath
 from heatbath.system import machine
 
 
@@ -32,4 +38,52 @@ def test_cores_are_those_the_process_may_use():
 
 def test_a_record_names_the_machine():
     assert machine.describe_device("cpu").startswith("CPU (")
-    assert set(machine.installed_versions()) == {"heatbath", "torch", "python"}
+    origin = machine.describe_origin("cpu")
+    assert list(origin) == ["heatbath", "torch", "python", "device"]
+    assert origin["heatbath"].startswith(heatbath.__version__)
+
+
+def test_an_origin_on_a_gpu_names_the_driver(monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _device: "H200")
+    origin = machine.describe_origin("cuda")
+    assert origin["device"] == "H200"
+    assert re.fullmatch(r"(NVIDIA [\d.]+|unknown driver), CUDA .*", origin["driver"])
+
+
+def checkout(folder):
+    """A copy of the package in a repository of its own, and what it says its version is."""
+    source = Path(heatbath.__file__).parent
+    shutil.copytree(source / "system", folder / "src" / "heatbath" / "system")
+    (folder / "src" / "heatbath" / "__init__.py").write_text('__version__ = "1.2.3"\n')
+    program = "import heatbath; from heatbath.system.machine import code_version; print(code_version())"
+
+    def ask(**environment):
+        variables = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1", **environment}
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.strip()
+
+    return ask
+
+
+def test_the_version_of_a_checkout_has_its_commit_and_a_mark_for_changes(tmp_path):
+    def git(*words):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        found = subprocess.run(["git", "-C", tmp_path, *identity, *words], capture_output=True, text=True, check=True)
+        return found.stdout.strip()
+
+    if shutil.which("git") is None:
+        pytest.skip("no git here")
+    version = checkout(tmp_path)
+    assert version() == "1.2.3"
+    git("init", "-q")
+    assert version() == "1.2.3", "there is no commit yet"
+    git("add", "src")
+    git("commit", "-qm", "first")
+    commit = git("rev-parse", "--short=12", "HEAD")
+    assert version() == f"1.2.3+g{commit}"
+    assert version(GIT_DIR="/nonexistent") == f"1.2.3+g{commit}", "as inside a hook of another repository"
+    assert version(PATH="/nonexistent") == "1.2.3", "no git"
+    (tmp_path / "notes.txt").write_text("not of the source")
+    assert version() == f"1.2.3+g{commit}"
+    (tmp_path / "src" / "heatbath" / "new.py").touch()
+    assert version() == f"1.2.3+g{commit}.dirty"

@@ -30,13 +30,14 @@ from heatbath.laws import parse_law
 from heatbath.runs import export, rows
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.protocols import parse_protocol
-from heatbath.runs.records import EPOCH_FIELDS, STATUSES, TAIL, Record
+from heatbath.runs.records import STATUSES, TAIL, Record
 from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
 from heatbath.system.folders import check_folder
 from heatbath.tasks.registry import networks
 
 _EPOCHS_SHOWN = 5
+_NOT_VERIFIED = "no, heatbath 0.1.0 stored no digests"
 _LEFT = ("model", "dataset", "protocol")  # words, of which a config has these first
 _TABLES = {".csv": export.write_csv, ".parquet": export.write_parquet}
 _EXPORTS = (*_TABLES, ".jsonl", ".jsonl.gz")
@@ -108,6 +109,8 @@ def list_runs(
     counts = Counter(record.status for record in records)
     told = ", ".join(f"{counts[name]} {name}" for name in STATUSES if counts[name])
     console().print(f"\n{len(records)} of {len(names)} runs in {store}: {told}")
+    if not all(record.verified for record in records):
+        console().print(f"verified: {_NOT_VERIFIED}")
 
 
 @app.command("show", short_help="All that is known of one run.")
@@ -126,9 +129,9 @@ def show_run(
         traces = results.traces(record.run)
     times = {name: _time(getattr(traces, name)) for name in ("added", "updated")}
     if as_json:
-        words = {name: getattr(record, name) for name in ("device", "versions", "seconds", "precision")}
+        words = {name: getattr(record, name) for name in ("device", "versions", "seconds", "precision", "origins")}
         words |= {**times, "checkpoint": traces.checkpoint}
-        curves = {name: record.curve(name) for name in EPOCH_FIELDS}
+        curves = {name: record.curve(name) for name in record.curves}
         write(json.dumps({**record.summary(), **words, "curves": curves}, indent=2))
         return
     config = {**record.config.to_dict(), "weights": record.config.weights or "from the seed"}
@@ -139,6 +142,8 @@ def show_run(
         "status": f"{record.status}, {len(record.epochs)} of {record.config.epochs} epochs",
         "device": record.device,
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
+        "origins": _mixed_origins(record),
+        "verified": "" if record.verified else _NOT_VERIFIED,
         "seconds": f"{record.seconds:.1f}" if record.epochs else "",
         **times,
         "checkpoint": traces.checkpoint or "",
@@ -317,8 +322,21 @@ def _unique_digits(names: Sequence[str]) -> int:
     return digits
 
 
+def _mixed_origins(record: Record) -> str:
+    """Which epochs were made where, in the words that differ; nothing if all have one origin."""
+    origins = [(count, origin) for count, origin in record.origins if count]
+    words = dict.fromkeys(name for _, origin in origins for name in origin)
+    varying = [name for name in words if len({origin.get(name) for _, origin in origins}) > 1]
+    told, first = [], 1
+    for count, origin in origins:
+        differing = ", ".join(f"{name} {origin.get(name, 'unknown')}" for name in varying)
+        told.append(f"epochs {first} to {first + count - 1}: {differing}")
+        first += count
+    return "; ".join(told) if varying else ""
+
+
 def _print_curves(record: Record) -> None:
-    names = [name for name in EPOCH_FIELDS if record.epochs[0].__dict__[name] is not None]
+    names = record.curves
     last = list(enumerate(record.epochs, start=1))[-_EPOCHS_SHOWN:]
     rows = [(str(number), *(_five_digits(getattr(epoch, name)) for name in names)) for number, epoch in last]
     summaries = {"final": record.final, "best": record.best}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.records import Epoch
+from heatbath.runs.records import Epoch, Origin
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,7 @@ class Measured:
         durable: whether it is time to record it: there is a checkpoint, or the stack has ended.
         restored: whether it was measured by an earlier process and read from a checkpoint.
         seconds: that it took, for the whole stack.
-        precision: the one in use.
-        device: where it was trained, in words.
-        versions: of what trained it.
+        origin: what worked on it.
         memory: bytes used and there, on a GPU.
     """
 
@@ -50,9 +48,7 @@ class Measured:
     durable: bool = True
     restored: bool = False
     seconds: float = 0.0
-    precision: str = ""
-    device: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=dict)
     memory: tuple[int, int] | None = None
 
 

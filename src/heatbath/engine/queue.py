@@ -10,7 +10,7 @@ from typing import Any
 from heatbath.engine import planning
 from heatbath.engine.jobs import Job
 from heatbath.engine.progress import Tally
-from heatbath.runs.checkpoints import Found, Shelf
+from heatbath.runs.checkpoints import SavedAt, Shelf
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.store import Store
 from heatbath.system.locks import Owner
@@ -117,7 +117,7 @@ class JobQueue:
             self._tally.say(f"{runs} without a checkpoint of the last epoch {where}; the numbers will be the same")
 
 
-def _epoch(config: RunConfig, found: Mapping[str, Found]) -> int:
+def _epoch(config: RunConfig, found: Mapping[str, SavedAt]) -> int:
     """After which epoch a run stands; a file that says it is over did not come from here, and is not used."""
     epoch = found[config.run].epoch if config.run in found else 0
     return epoch if epoch < config.epochs else 0

@@ -45,6 +45,4 @@ def _updates(job: Job, parts: Sequence[Measured]) -> Iterator[Update]:
             continue
         file = job.sources[k] if last.restored else None
         checkpoint = last.checkpoint if file is None else file.name
-        yield Update(
-            *(config.run, first, epochs, status, seconds, last.device, last.precision, last.versions), checkpoint
-        )
+        yield Update(config.run, first, epochs, status, seconds, last.origin, checkpoint)

@@ -124,7 +124,7 @@ class Replicas(ABC):
         names = [f"{split}_{kind}" for split in self._splits for kind in _KINDS]
         measured = [dict(zip(names, (number for pair in rows for number in pair), strict=True)) for rows in means]
         rates = [config.lr * float(row.mean()) for config, row in zip(self.configs, self._multipliers, strict=True)]
-        return [Epoch(rate=rate, **values) for rate, values in zip(rates, measured, strict=True)]
+        return [Epoch(rate, values) for rate, values in zip(rates, measured, strict=True)]
 
     def _lay_out(self, epoch: int) -> None:
         """Fill in which images the steps of an epoch take."""

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,6 @@ class Trainer:
         self._shelf = Shelf(checkpoints)
         self._datasets: dict[tuple[Any, ...], Dataset] = {}
         self._features: Any = None
-        self._words: dict[str, Any] = {}
 
     def work(self, job: Job) -> Iterator[Outcome]:
         """Train a job to its end and tell how it ended. Other errors than those of a job's own are raised."""
@@ -113,15 +113,15 @@ class Trainer:
             stack = Stack(
                 job.configs, self.dataset(first), device=self._device, states=states, features=self.features(first)
             )
-            told = {**self._described(), "precision": stack.precision}
+            origin = {**machine.describe_origin(self._options.device), "precision": stack.precision}
             if states is not None:
-                yield Measured(0, tuple(map(tuple, curves)), restored=True, **told)
+                yield Measured(0, tuple(map(tuple, curves)), restored=True, origin=origin)
             alive = {config.run: k for k, config in enumerate(job.configs)}
             saver = Saver(self._folder, job.name)
             saved = time.monotonic()
             while stack.epoch < first.epochs and alive:
                 start = time.perf_counter()
-                epochs = stack.train_epoch()
+                epochs = [replace(epoch, origin=origin) for epoch in stack.train_epoch()]
                 diverged = frozenset(run for run, k in alive.items() if not epochs[k].is_finite)
                 alive = {run: k for run, k in alive.items() if run not in diverged}
                 for k in alive.values():
@@ -140,8 +140,8 @@ class Trainer:
                     checkpoint=None if file is None else file.name,
                     durable=over or file is not None,
                     seconds=time.perf_counter() - start,
+                    origin=origin,
                     memory=_memory(self._device),
-                    **told,
                 )
 
     def _restore(self, job: Job) -> tuple[list[ReplicaState] | None, list[list[Epoch]]]:
@@ -159,12 +159,6 @@ class Trainer:
             states.append(restored.state)
             curves.append(list(restored.epochs))
         return states, curves
-
-    def _described(self) -> dict[str, Any]:
-        if not self._words:
-            device = machine.describe_device(self._options.device)
-            self._words = {"device": device, "versions": machine.installed_versions()}
-        return self._words
 
     @contextmanager
     def _threads(self, model: str) -> Iterator[None]:

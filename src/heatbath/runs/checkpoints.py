@@ -1,7 +1,8 @@
 """Checkpoints of stacks: written to another name, synced, renamed, checksummed, with the previous one kept.
 
-A file is 8 bytes of magic, the SHA-256 of all that follows, the length of a JSON header, the header (epoch and runs),
-and what torch saved: tensors and nothing else, which ``weights_only`` reads without executing anything. A stack has two
+A file is 8 bytes of magic, the SHA-256 of all that follows, the length of a JSON header, the header (epoch, runs, and
+of each run the names of its metrics and its origins), and what torch saved: tensors and nothing else, which
+``weights_only`` reads without executing anything. A stack has two
 such files and overwrites the older one, so that there is a whole one at any moment. A run's state is where a file has
 it, whichever stack that was.
 """
@@ -15,24 +16,25 @@ import json
 import os
 import pickle
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
-from heatbath.runs.records import EPOCH_FIELDS, Epoch
+from heatbath.runs.packing import pack, read_origins, unpack
+from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, join_origins
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 ReplicaState: TypeAlias = "dict[str, Tensor]"
 
-_MAGIC = b"HEATBAT1"
+_MAGIC, _OLD_MAGIC = b"HEATBAT2", b"HEATBAT1"  # the second of heatbath 0.1.0
 _START = len(_MAGIC) + 32
 _SUFFIX = ".checkpoint"
 REFUSED = ".refused"
 """The suffix of a file that has been put out of the way, because it is not what a checkpoint is."""
-_NOT_OURS = (RuntimeError, LookupError, TypeError, ValueError, AttributeError, EOFError, pickle.UnpicklingError)
+_NOT_OURS = (RuntimeError, ArithmeticError, *NOT_A_RECORD, EOFError, pickle.UnpicklingError)
 
 
 class DamagedCheckpointError(OSError):
@@ -40,7 +42,7 @@ class DamagedCheckpointError(OSError):
 
 
 @dataclass(frozen=True)
-class Found:
+class SavedAt:
     """Where the state of a run is, and after how many epochs it was saved."""
 
     file: Path
@@ -77,8 +79,14 @@ class Saver:
         """
         import torch
 
-        content = {"states": list(states), "curves": [_to_tensor(curve) for curve in curves]}
-        header = json.dumps({"epoch": epoch, "runs": list(runs)}).encode()
+        packed = [b"".join(pack(run, curve)) for run, curve in zip(runs, curves, strict=True)]
+        content = {
+            "states": list(states),
+            "curves": [torch.frombuffer(bytearray(each), dtype=torch.uint8) for each in packed],
+        }
+        metrics = [list(curve[0].metrics) for curve in curves]
+        origins = [join_origins((epoch.origin for epoch in curve), {}) for curve in curves]
+        header = json.dumps({"epoch": epoch, "runs": list(runs), "metrics": metrics, "origins": origins}).encode()
         target = self._slots[0]
         partial = target.with_suffix(".partial")
         try:
@@ -123,10 +131,10 @@ class Shelf:
         self._known: dict[tuple[str, int, int], tuple[int, frozenset[str]] | None] = {}
         self._last: tuple[tuple[str, int, int], dict[str, Restored]] | None = None
 
-    def find(self, runs: Iterable[str]) -> dict[str, Found]:
+    def find(self, runs: Iterable[str]) -> dict[str, SavedAt]:
         """Return the latest sound state of each run that has one. Files that are damaged are added to ``damaged``."""
         wanted = set(runs)
-        found: dict[str, Found] = {}
+        found: dict[str, SavedAt] = {}
         for file in sorted(self.folder.glob(f"*{_SUFFIX}")):
             entry = self._verify(file)
             if entry is None:
@@ -134,7 +142,7 @@ class Shelf:
             epoch, held = entry
             for run in held & wanted:
                 if run not in found or found[run].epoch < epoch:
-                    found[run] = Found(file, epoch)
+                    found[run] = SavedAt(file, epoch)
         return found
 
     def read(self, file: Path, run: str) -> Restored:
@@ -196,8 +204,8 @@ def read_checkpoint(file: Path) -> dict[str, Restored]:
         header = _check(handle, file)
         try:
             content = torch.load(cast(IO[bytes], _Window(handle)), map_location="cpu", weights_only=True)
-            parts = zip(header["runs"], content["states"], content["curves"], strict=True)
-            restored = {run: Restored(state, _from_tensor(curve)) for run, state, curve in parts}
+            parts = zip(header["runs"], content["states"], _read_curves(header, content["curves"]), strict=True)
+            restored = {run: Restored(state, curve) for run, state, curve in parts}
             sound = all(len(each.epochs) == header["epoch"] for each in restored.values())
         except _NOT_OURS as error:
             raise DamagedCheckpointError(f"{file} is not a checkpoint of this version ({_first_line(error)})") from None
@@ -259,7 +267,7 @@ def _check(handle: IO[bytes], file: Path) -> dict[str, Any]:
     digest = hashlib.sha256()
     while block := handle.read(1 << 20):
         digest.update(block)
-    if start[: len(_MAGIC)] != _MAGIC or start[len(_MAGIC) :] != digest.digest():
+    if start[: len(_MAGIC)] not in (_MAGIC, _OLD_MAGIC) or start[len(_MAGIC) :] != digest.digest():
         raise DamagedCheckpointError(f"{file} is damaged: its checksum does not fit")
     handle.seek(_START)
     try:
@@ -280,17 +288,18 @@ def _identity(file: Path) -> tuple[str, int, int] | None:
     return str(file), status.st_ino, status.st_mtime_ns
 
 
-def _to_tensor(curve: Sequence[Epoch]) -> Tensor:
-    import torch
-
-    rows = [[getattr(epoch, name) for name in EPOCH_FIELDS] for epoch in curve]
-    rows = [[float("nan") if value is None else value for value in row] for row in rows]
-    return torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(-1, len(EPOCH_FIELDS))
-
-
-def _from_tensor(curve: Tensor) -> tuple[Epoch, ...]:
-    rows: list[list[Any]] = [[None if value != value else value for value in row] for row in curve.tolist()]
-    return tuple(Epoch(*row) for row in rows)
+def _read_curves(header: dict[str, Any], curves: Sequence[Tensor]) -> Iterator[tuple[Epoch, ...]]:
+    if "metrics" not in header:  # of heatbath 0.1.0: a row for each epoch, NaN where nothing is held out
+        for curve in curves:
+            rows: list[list[float]] = curve.tolist()
+            metrics = ({name: x for name, x in zip(METRICS, row[1:], strict=True) if x == x} for row in rows)
+            yield tuple(Epoch(row[0], named) for row, named in zip(rows, metrics, strict=True))
+        return
+    for run, names, origins, curve in zip(header["runs"], header["metrics"], header["origins"], curves, strict=True):
+        packed = bytes(curve.numpy())
+        size = len(packed) // header["epoch"]
+        pieces = [packed[at : at + size] for at in range(0, len(packed), size)]
+        yield tuple(unpack(run, names, pieces, read_origins(json.dumps(origins))))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -8,29 +8,35 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from hashlib import blake2b
 from importlib import import_module
+from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any
 
 from heatbath.runs.configs import RunConfig, read_config
-from heatbath.runs.records import EPOCH_FIELDS, NOT_A_RECORD, Epoch, Record, check_record
+from heatbath.runs.packing import read_origins
+from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, Origin, Record, check_record
 from heatbath.system.whole_files import whole_file
 
-COLUMNS = (
-    *("run", "status", "device", "precision_used", "seconds"),
-    *(field.name for field in fields(RunConfig)),
-    *("epoch", *EPOCH_FIELDS),
-)
+FORMAT = 2  # of a line; those of heatbath 0.1.0 do not name theirs
 _DIGITS = 6
-_FIELDS = ("run", "config", "status", "device", "versions", "precision", "seconds", "curves")  # of a line
-# Of a column of Parquet, where it is not text. They are the same in every file, whatever its values.
+_FIELDS = {
+    1: ("run", "config", "status", "device", "versions", "precision", "seconds", "curves"),
+    2: ("run", "config", "status", "origins", "seconds", "curves", "digest"),
+}
+# The columns of a table, and their types in Parquet, which are the same in every file: metrics follow, as numbers.
+_ORIGIN = ("device", "driver", "heatbath", "torch", "python")
 _TYPES = {
-    **dict.fromkeys(("seconds", "lr", "momentum", "weight_decay", "clip_norm", *EPOCH_FIELDS), "float64"),
+    **{"run": "string", "status": "string", "seconds": "float64", "precision_used": "string"},
+    **dict.fromkeys(_ORIGIN, "string"),
+    **{field.name: "string" for field in fields(RunConfig)},
+    **dict.fromkeys(("lr", "momentum", "weight_decay", "clip_norm"), "float64"),
     **dict.fromkeys(("batch_size", "epochs", "validation", "warmup", "epoch"), "int64"),
-    **{"nesterov": "bool", "seed": "uint64"},
+    **{"nesterov": "bool", "seed": "uint64", "rate": "float64"},
 }
 
 
@@ -75,15 +81,17 @@ def read_lines(path: str | os.PathLike[str]) -> list[Record]:
 
 
 def write_csv(records: Iterable[Record], path: str | os.PathLike[str]) -> None:
-    """Write one row per run and epoch (counted from 1), with the config's columns; numbers in full.
+    """Write one row per run and epoch (counted from 1), with what made it and the config's columns; numbers in full.
 
     A run without an epoch has no row.
     """
+    found = list(records)
+    columns = _columns(found)
     with _export(Path(path)) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(COLUMNS)
-        table.writerows(_rows(records))
+        table.writerow(columns)
+        table.writerows([row.get(name) for name in columns] for row in _rows(found))
         text.detach()
 
 
@@ -99,9 +107,9 @@ def write_parquet(records: Iterable[Record], path: str | os.PathLike[str]) -> No
         raise ValueError(
             "Parquet files need the package pyarrow: pip install 'heatbath[parquet]'; or write CSV"
         ) from None
-    columns = list(zip(*_rows(records), strict=True)) or [()] * len(COLUMNS)
-    schema = pyarrow.schema([(name, _TYPES.get(name, "string")) for name in COLUMNS])
-    table = pyarrow.table(dict(zip(COLUMNS, map(list, columns), strict=True)), schema=schema)
+    found = list(records)
+    schema = pyarrow.schema([(name, _TYPES.get(name, "float64")) for name in _columns(found)])
+    table = pyarrow.Table.from_pylist(list(_rows(found)), schema=schema)
     with _export(Path(path)) as file:
         parquet.write_table(table, file)
 
@@ -113,43 +121,69 @@ def same_curves(a: Record, b: Record) -> bool:
 
 def _line(record: Record) -> bytes:
     values = {
+        "format": FORMAT,
         "run": record.run,
         "config": record.config.to_dict(),
         "status": "pending" if record.status == "running" else record.status,
-        "device": record.device,
-        "versions": dict(sorted(record.versions.items())),
-        "precision": record.precision,
+        "origins": record.origins,
         "seconds": _rounded(record.seconds),
         "curves": _curves(record),
     }
-    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+    return json.dumps({**values, "digest": digest(values)}, separators=(",", ":")).encode() + b"\n"
 
 
-def _curves(record: Record) -> dict[str, list[float | None]]:
-    return {name: [_rounded(value) for value in record.curve(name)] for name in EPOCH_FIELDS}
+def digest(values: Mapping[str, Any]) -> str:
+    """Return what vouches for all else in a line."""
+    return blake2b(json.dumps(values, separators=(",", ":")).encode(), digest_size=16).hexdigest()
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.{_DIGITS}g}")
+def _curves(record: Record) -> dict[str, list[float]]:
+    return {name: [_rounded(value) for value in record.curve(name)] for name in record.curves}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
 
 
 def _parse(values: Any) -> Record:
     if not isinstance(values, dict):
         raise ValueError(f"it is a JSON {type(values).__name__}, no object")
-    if lacking := [name for name in _FIELDS if name not in values]:
+    form = values.get("format", 1)
+    if form not in _FIELDS:
+        raise ValueError(f"it is of format {form!r}, not {FORMAT}: update heatbath")
+    if lacking := [name for name in _FIELDS[form] if name not in values]:
         raise ValueError(f"it has no {', '.join(lacking)}")
     config = read_config(values["config"], values["run"])
-    curves = values["curves"]
-    if set(curves) != set(EPOCH_FIELDS) or len({len(curve) for curve in curves.values()}) != 1:
-        raise ValueError("its curves are not those of a run, or differ in length")
-    epochs = tuple(
-        Epoch(*map(_as_float, point)) for point in zip(*(curves[name] for name in EPOCH_FIELDS), strict=True)
-    )
+    if form > 1 and digest({name: value for name, value in values.items() if name != "digest"}) != values["digest"]:
+        raise ValueError("its digest does not fit: a value was changed")
+    origins = read_origins(json.dumps(values["origins"] if form > 1 else _old_origins(values)))
     status = "pending" if values["status"] == "running" else values["status"]
-    words = (values["device"], values["versions"], _as_float(values["seconds"]), values["precision"])
-    record = Record(config, status, epochs, *words)
+    epochs = _epochs(values["curves"], origins)
+    last = origins[-1][1] if origins else {}
+    record = Record(config, status, epochs, _as_float(values["seconds"]), last, verified=form > 1)
     check_record(record)
     return record
+
+
+def _epochs(curves: Any, origins: Iterable[tuple[int, Origin]]) -> tuple[Epoch, ...]:
+    if "rate" not in curves or len({len(curve) for curve in curves.values()}) != 1:
+        raise ValueError("its curves are not those of a run, or differ in length")
+    made = chain.from_iterable(repeat(origin, count) for count, origin in origins)
+    points = (dict(zip(curves, map(_as_float, point), strict=True)) for point in zip(*curves.values(), strict=True))
+    # Lines of heatbath 0.1.0 have nulls where nothing is held out.
+    return tuple(
+        Epoch(point.pop("rate"), {name: value for name, value in point.items() if value is not None}, next(made, {}))
+        for point in points
+    )
+
+
+def _old_origins(values: Mapping[str, Any]) -> list[tuple[int, dict[str, str]]]:
+    """A run had one origin, of all its epochs."""
+    versions = values["versions"]
+    if not isinstance(versions, dict):
+        raise ValueError(f"its versions are {versions!r}")
+    words = {**versions, "device": values["device"], "precision": values["precision"]}
+    return [(values["config"]["epochs"], {name: word for name, word in words.items() if word != ""})]
 
 
 def _as_float(value: Any) -> Any:
@@ -157,12 +191,17 @@ def _as_float(value: Any) -> Any:
     return float(value) if type(value) is int else value
 
 
-def _rows(records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
+def _columns(records: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys((*_TYPES, *METRICS, *(name for record in records for name in record.curves))))
+
+
+def _rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
     for record in records:
-        fixed = (record.run, record.status, record.device, record.precision, record.seconds)
-        config = tuple(record.config.settings().values())
+        fixed = {"run": record.run, "status": record.status, "seconds": record.seconds, **record.config.settings()}
         for number, epoch in enumerate(record.epochs, start=1):
-            yield (*fixed, *config, number, *(getattr(epoch, name) for name in EPOCH_FIELDS))
+            origin = {name: epoch.origin.get(name, "") for name in _ORIGIN}
+            used = epoch.origin.get("precision", "")
+            yield {**fixed, **origin, "precision_used": used, "epoch": number, "rate": epoch.rate, **epoch.metrics}
 
 
 @contextmanager

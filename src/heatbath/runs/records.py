@@ -3,44 +3,57 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, TypeAlias
 
 from heatbath.runs.configs import RunConfig
 
 TAIL = 20  # epochs at the end whose mean is reported
 ENDED = ("finished", "diverged")
 STATUSES = ("pending", "running", *ENDED)
-NOT_A_RECORD = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+NOT_A_RECORD = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """What reading a record raises where a file, or a row of a database, is damaged."""
 
+Origin: TypeAlias = Mapping[str, str]
+"""What made a number: the versions of heatbath, torch and Python, the ``device``, its driver, the ``precision``."""
 
-@dataclass(frozen=True)
+METRICS = tuple(f"{split}_{what}" for split in ("train", "test", "validation") for what in ("loss", "accuracy"))
+"""What the networks of the paper measure; those of validation only where images are held out."""
+_RANGES = {"accuracy": (0.0, 1.0), "loss": (0.0, math.inf)}  # by the last word of a metric's name
+
+
+@dataclass(frozen=True, slots=True)
 class Epoch:
-    """What was measured after one epoch; validation is None where nothing was held out.
+    """What was measured after one epoch.
+
+    A metric is an attribute too: ``epoch.test_accuracy``. Two epochs with the same numbers are equal, wherever they
+    were computed.
 
     Attributes:
         rate: the mean rate of its mini-batches.
-        train_loss: over all training images, as are the others, without dropout.
+        metrics: numbers by name. Those of ``train`` are over all training images, without dropout.
+        origin: what made them; empty where that is not known.
     """
 
     rate: float
-    train_loss: float
-    train_accuracy: float
-    test_loss: float
-    test_accuracy: float
-    validation_loss: float | None = None
-    validation_accuracy: float | None = None
+    metrics: Mapping[str, float]
+    origin: Origin = field(default_factory=dict, compare=False)
+
+    def __getattr__(self, name: str) -> Any:
+        # By way of `object`: a copy that is being unpickled has no metrics yet.
+        metrics: Mapping[str, float] = object.__getattribute__(self, "metrics")
+        if name in metrics:
+            return metrics[name]
+        if name in METRICS:  # nothing was held out
+            return None
+        raise AttributeError(f"this epoch has no {name}; it has rate, {', '.join(metrics)}")
 
     @property
     def is_finite(self) -> bool:
         """Whether the losses are numbers still."""
-        losses = (self.train_loss, self.test_loss, self.validation_loss)
-        return all(math.isfinite(loss) for loss in losses if loss is not None)
-
-
-EPOCH_FIELDS = tuple(f.name for f in fields(Epoch))
+        return all(math.isfinite(value) for name, value in self.metrics.items() if name.endswith("loss"))
 
 
 @dataclass(frozen=True)
@@ -51,31 +64,58 @@ class Record:
         config: what was run; ``config.run`` is its name.
         status: ``"pending"`` (asked for, no worker on it; it may have epochs already), ``"running"``, ``"finished"`` or
             ``"diverged"`` (the loss is no number after the last epoch kept here).
-        epochs: what was measured, in order.
-        device: on which it ran last, in words.
-        versions: of heatbath, torch and Python.
+        epochs: what was measured, in order; each knows its origin.
         seconds: of training and evaluation, the run's share of its stack.
-        precision: which one ``auto`` was.
+        origin: what worked on it last; it may have other epochs, and none before the first.
+        verified: whether a digest vouches for all this; stores and exports of heatbath 0.1.0 have none.
     """
 
     config: RunConfig
     status: str
     epochs: tuple[Epoch, ...] = ()
-    device: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
-    precision: str = ""
+    origin: Origin = field(default_factory=dict)
+    verified: bool = field(default=True, compare=False)
 
     @property
     def run(self) -> str:
         """The name of the run."""
         return self.config.run
 
+    @property
+    def device(self) -> str:
+        """On which it ran last, in words."""
+        return self.origin.get("device", "")
+
+    @property
+    def precision(self) -> str:
+        """Which one ``auto`` was."""
+        return self.origin.get("precision", "")
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of what worked on it last: heatbath (with the commit, if it is a checkout), torch, Python, and a driver."""
+        return {name: words for name, words in self.origin.items() if name not in ("device", "precision")}
+
+    @property
+    def origins(self) -> list[tuple[int, Origin]]:
+        """What made its epochs: how many in a row, and where. The last entry is its `origin`, perhaps of no epoch."""
+        return join_origins([epoch.origin for epoch in self.epochs], self.origin)
+
+    @property
+    def curves(self) -> tuple[str, ...]:
+        """The names that `curve` takes: the rate and every metric."""
+        return ("rate", *(self.epochs[0].metrics if self.epochs else ()))
+
     def curve(self, name: str) -> list[Any]:
-        """Return one quantity of `Epoch`, epoch by epoch."""
-        if name not in EPOCH_FIELDS:
-            raise ValueError(f"unknown curve {name!r}: choose one of {', '.join(EPOCH_FIELDS)}")
-        return [getattr(epoch, name) for epoch in self.epochs]
+        """Return the rate or one metric, epoch by epoch; None where it was not measured."""
+        if name == "rate":
+            return [epoch.rate for epoch in self.epochs]
+        if name not in self.curves and name not in METRICS:
+            raise ValueError(
+                f"unknown curve {name!r}: choose one of {', '.join(dict.fromkeys((*self.curves, *METRICS)))}"
+            )
+        return [epoch.metrics.get(name) for epoch in self.epochs]
 
     def final(self, name: str) -> float | None:
         """Return its last value; None before the first epoch, or where it is not measured after each."""
@@ -95,7 +135,8 @@ class Record:
         choice = self._derive("validation_accuracy", max)
         if choice is None:
             return None
-        return self.epochs[self.curve("validation_accuracy").index(choice)].test_accuracy
+        best: float = self.epochs[self.curve("validation_accuracy").index(choice)].test_accuracy
+        return best
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers that tables and ``--json`` show, None where there are none."""
@@ -111,12 +152,19 @@ class Record:
             "final_train_accuracy": self.final("train_accuracy"),
             "final_train_loss": self.final("train_loss"),
             "final_test_loss": self.final("test_loss"),
+            "verified": self.verified,
             "config": self.config.to_dict(),
         }
 
     def _derive(self, name: str, function: Callable[[list[Any]], float]) -> float | None:
         values = self.curve(name)
         return None if not values or None in values else function(values)
+
+
+def join_origins(made: Iterable[Origin], last: Origin) -> list[tuple[int, Origin]]:
+    """Return how many epochs in a row have the same origin, and which; at the end the last one, perhaps of none."""
+    found: list[tuple[int, Origin]] = [(len(list(epochs)), origin) for origin, epochs in groupby(made)]
+    return found if not last or (found and found[-1][1] == last) else [*found, (0, last)]
 
 
 def check_record(record: Record) -> None:
@@ -127,22 +175,35 @@ def check_record(record: Record) -> None:
     """
     if record.status not in STATUSES:
         raise ValueError(f"unknown status {record.status!r}")
-    for name in EPOCH_FIELDS:
-        measured = record.config.validation > 0 or not name.startswith("validation")
-        if not all(_is_number(value) if measured else value is None for value in record.curve(name)):
-            raise ValueError(f"its {name} is not all {'numbers' if measured else 'null, though nothing is held out'}")
+    _check_numbers(record)
     count, whole = len(record.epochs), record.config.epochs
     if count > whole or (record.status == "finished" and count != whole):
         raise ValueError(f"it has {count} epochs, its config {whole}")
-    if not _is_number(record.seconds) or record.seconds < 0.0:
+    if type(record.seconds) is not float or not 0.0 <= record.seconds < math.inf:
         raise ValueError(f"its seconds are {record.seconds!r}")
-    if not isinstance(record.versions, dict):
-        raise ValueError(f"its versions are {record.versions!r}")
-    for word in (record.device, record.precision, *record.versions, *record.versions.values()):
-        if not isinstance(word, str):
-            raise ValueError(f"{word!r} is in the place of a device, precision or version")
-        word.encode()  # half of a surrogate pair, which JSON lets through, could be neither stored nor printed
+    for _, origin in record.origins:
+        if not isinstance(origin, dict):
+            raise ValueError(f"its origin is {origin!r}")
+        for word in (*origin, *origin.values()):
+            if not isinstance(word, str):
+                raise ValueError(f"{word!r} is in the place of a device, precision or version")
+            word.encode()  # half of a surrogate pair, which JSON lets through, could be neither stored nor printed
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
+def _check_numbers(record: Record) -> None:
+    names = record.curves
+    if any(len(epoch.metrics) + 1 != len(names) for epoch in record.epochs):
+        raise ValueError("its epochs have different metrics")
+    held_out = record.config.validation > 0
+    if record.epochs and held_out is not any(name.startswith("validation") for name in names):
+        raise ValueError(
+            f"it has {'no ' * held_out}metrics of validation, and holds out {record.config.validation} images"
+        )
+    for name in names if record.epochs else ():
+        values = record.curve(name)
+        if {*map(type, values)} != {float} or not all(map(math.isfinite, values)):
+            raise ValueError(f"its {name} is not all numbers")
+        low, high = _RANGES.get(name.rpartition("_")[2], (-math.inf, math.inf))
+        if not (low <= min(values) and max(values) <= high):
+            worst = min(values) if min(values) < low else max(values)
+            raise ValueError(f"its {name} is {worst:.6g} somewhere, which is out of range")

@@ -6,12 +6,12 @@ training for them.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,14 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from heatbath.runs import export, rows
+from heatbath.runs import export, merging, old_rows, rows
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.records import ENDED, Epoch, Record
+from heatbath.runs.records import ENDED, Epoch, Origin, Record
 from heatbath.system import sqlite_files
 from heatbath.system.locks import Owner, is_alive
 
 _T = TypeVar("_T")
-_VERDICTS = ("added", "improved", "differing", "busy", "known")  # of a merge; a run counts for the first that it has
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ class Update:
         epochs: what was measured.
         status: ``"running"``, ``"finished"`` or ``"diverged"``.
         seconds: to be added to the run's.
+        origin: what works on the run now; each epoch has its own.
         checkpoint: the file with its state, if it goes on.
     """
 
@@ -46,9 +46,7 @@ class Update:
     epochs: Sequence[Epoch] = ()
     status: str = "running"
     seconds: float = 0.0
-    device: str = ""
-    precision: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=dict)
     checkpoint: str | None = None
 
 
@@ -65,22 +63,6 @@ class Traces:
     added: float
     updated: float
     checkpoint: str | None
-
-
-@dataclass(frozen=True)
-class Merged:
-    """What a merge did: how many runs were new here, got better, were known already; and which were left alone.
-
-    Attributes:
-        differing: finished here and there, with other numbers; ours were kept.
-        busy: being trained here; merge again when they have ended.
-    """
-
-    added: int
-    improved: int
-    known: int
-    differing: tuple[str, ...] = ()
-    busy: tuple[str, ...] = ()
 
 
 class Store:
@@ -152,7 +134,8 @@ class Store:
     def survey(self, runs: Iterable[str] | None = None) -> tuple[list[Record], dict[str, rows.Damage]]:
         """Return the records, as `records` does, and what is known of those runs whose rows are damaged."""
         names = None if runs is None else list(runs)
-        return self._sort_out(self._read(lambda connection: rows.select(connection, names)))
+        with _without_collection():
+            return self._read(lambda connection: self._select(connection, names)).sort_out(self._is_alive)
 
     def find(self, start: str) -> Record:
         """Return the one run whose name begins so.
@@ -198,15 +181,13 @@ class Store:
     def claim(self, runs: Iterable[str], owner: Owner) -> dict[str, int]:
         """Take those of the runs that have not ended and that nobody alive is at; return how many epochs each has."""
         with self._transaction() as connection:
-            query = "SELECT run, owner FROM runs WHERE status NOT IN (?, ?) AND run IN (SELECT value FROM json_each(?))"
-            owned = connection.execute(query, (*ENDED, json.dumps(list(runs)))).fetchall()
-            alive = {name: name != owner.name and is_alive(self.owners, name) for _, name in owned if name}
-            free = [run for run, name in owned if not alive.get(name)]
-            change = "UPDATE runs SET status = 'running', owner = ?, updated = ? WHERE run = ?"
-            connection.executemany(change, [(owner.name, time.time(), run) for run in free])
-            count = "SELECT run, COUNT(*) FROM epochs WHERE run IN (SELECT value FROM json_each(?)) GROUP BY run"
-            recorded = dict(connection.execute(count, (json.dumps(free),)).fetchall())
-        return {run: recorded.get(run, 0) for run in free}
+            condition = "status NOT IN (?, ?) AND run IN (SELECT value FROM json_each(?))"
+            found = rows.sound_rows(connection, condition, (*ENDED, json.dumps(list(runs))))
+            alive = {row.owner for row in found if row.owner not in (None, owner.name) and self._is_alive(row.owner)}
+            free = [row for row in found if row.owner not in alive]
+            now = time.time()
+            rows.write_rows(connection, [row._replace(status="running", owner=owner.name, updated=now) for row in free])
+        return {row.run: row.epochs for row in free}
 
     def save(self, owner: Owner, updates: Iterable[Update]) -> None:
         """Add what was measured, all in one transaction.
@@ -216,30 +197,29 @@ class Store:
         """
         with self._transaction() as connection:
             for update in updates:
-                ended = update.status in ENDED
-                done = connection.execute(
-                    "UPDATE runs SET status = ?, device = ?, precision = ?, versions = ?, seconds = seconds + ?, "
-                    "checkpoint = ?, owner = ?, updated = ? WHERE run = ? AND owner = ?",
-                    (
-                        *(update.status, update.device, update.precision, json.dumps(update.versions), update.seconds),
-                        *(None if ended else update.checkpoint, None if ended else owner.name, time.time()),
-                        *(update.run, owner.name),
-                    ),
-                )
-                if done.rowcount != 1:
+                found = rows.sound_rows(connection, "run = ? AND owner = ?", (update.run, owner.name))
+                if not found:
                     raise OSError(f"run {update.run} in {self._named} has been taken over by another process")
-                rows.insert_epochs(connection, update.run, update.first, update.epochs)
+                ended = update.status in ENDED
+                row = rows.append(connection, found[0], update.first, update.epochs, update.origin)
                 if ended:  # what an earlier attempt recorded beyond, before it lost its checkpoints
-                    past = (update.run, update.first + len(update.epochs))
-                    connection.execute("DELETE FROM epochs WHERE run = ? AND epoch > ?", past)
+                    row = rows.cut(connection, row, update.first + len(update.epochs))
+                row = row._replace(
+                    status=update.status,
+                    seconds=row.seconds + update.seconds,
+                    owner=None if ended else owner.name,
+                    checkpoint=None if ended else update.checkpoint,
+                    updated=time.time(),
+                )
+                rows.write_rows(connection, [row])
 
     def release(self, owner: Owner) -> None:
         """Give the owner's runs back. Where the disk is full they become free when the owner closes."""
         with suppress(OSError), self._transaction() as connection:
-            change = "UPDATE runs SET status = 'pending', owner = NULL WHERE owner = ? AND status = 'running'"
-            connection.execute(change, (owner.name,))
+            held = rows.sound_rows(connection, "owner = ? AND status = 'running'", (owner.name,))
+            rows.write_rows(connection, [row._replace(status="pending", owner=None) for row in held])
 
-    def merge(self, other: str | os.PathLike[str]) -> Merged:
+    def merge(self, other: str | os.PathLike[str]) -> merging.Merged:
         """Take over the runs of another store, or of a file of `heatbath.runs.export.write_lines`; neither is changed.
 
         Twice is as good as once. A finished run beats a diverged or partial one, and a longer one a shorter one; also
@@ -251,35 +231,56 @@ class Store:
         else:
             with Store(source, read_only=True) as opened:
                 theirs = opened.records()
-        verdicts: dict[str, list[str]] = {}  # more than one, where a file has a run twice
+        verdicts: list[tuple[str, merging.Verdict]] = []
         with self._transaction() as connection:
             records, damaged = self._remove_damaged(connection, [record.run for record in theirs])
             ours = {record.run: record for record in records}
             ours |= {their.run: Record(their.config, "pending") for their in theirs if their.run in damaged}
             rows.insert_runs(connection, [record.config for record in theirs])
             for their in theirs:
-                verdict = _compare(ours.get(their.run), their)
-                verdicts.setdefault(their.run, []).append(verdict)
+                verdict = merging.judge(ours.get(their.run), their)
+                verdicts.append((their.run, verdict))
                 if verdict in ("added", "improved"):
                     rows.overwrite(connection, their)
                     ours[their.run] = their
-        counts = Counter(min(several, key=_VERDICTS.index) for several in verdicts.values())
-        differing, busy = (
-            tuple(run for run, several in verdicts.items() if word in several) for word in ("differing", "busy")
-        )
-        return Merged(counts["added"], counts["improved"], counts["known"], differing, busy)
+        return merging.count(verdicts)
 
-    def _sort_out(self, selected: rows.Rows) -> tuple[list[Record], dict[str, rows.Damage]]:
-        return rows.sort_out(selected, lambda owner: is_alive(self.owners, owner))
+    def _open(self) -> sqlite3.Connection:
+        """Open the database to be written to, after making it, or turning one of heatbath 0.1.0 into one of today."""
+        sqlite_files.create(self._database, rows.SCHEMA)
+        connection = sqlite_files.connect(self._database)
+        connection.execute("PRAGMA synchronous = FULL")
+        if sqlite_files.version(connection) == old_rows.VERSION:
+            with sqlite_files.transaction(connection):
+                if sqlite_files.version(connection) == old_rows.VERSION:  # else another process was faster
+                    old_rows.migrate(connection, self._is_alive)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the version is in the file's first bytes
+        self._connection = connection
+        return connection
+
+    def _select(
+        self, connection: sqlite3.Connection, runs: Sequence[str] | None
+    ) -> rows.Selection | old_rows.OldSelection:
+        version = sqlite_files.version(connection)
+        if version == old_rows.VERSION:
+            return old_rows.select(connection, runs)
+        sqlite_files.check_version(self._named / self.FILE, version, rows.VERSION)
+        return rows.select(connection, runs)
+
+    def _is_alive(self, owner: str) -> bool:
+        return is_alive(self.owners, owner)
 
     def _remove_damaged(
         self, connection: sqlite3.Connection, runs: Sequence[str]
     ) -> tuple[list[Record], dict[str, str]]:
         """Remove what cannot be read of some runs; return the records of the others, and what was wrong with these."""
         selected = rows.select(connection, runs)
-        records, damaged = self._sort_out(selected)
-        owners = {row[0]: row[3] for row in selected.runs if row[0] in damaged and row[3]}
-        busy = {run: damaged[run] for run, owner in owners.items() if is_alive(self.owners, owner)}
+        records, damaged = selected.sort_out(self._is_alive)
+        busy = {
+            row.run: damaged[row.run]
+            for row, _ in selected.runs
+            if row.run in damaged and row.owner and self._is_alive(row.owner)
+        }
         rows.refuse(busy, self._named / self.FILE)
         rows.remove(connection, damaged)
         return records, {run: damage.reason for run, damage in damaged.items()}
@@ -289,18 +290,10 @@ class Store:
         if self._read_only:
             raise ValueError(f"the store in {self._named} was opened to be read only")
         with self._plain_errors():
-            if self._connection is None:
-                sqlite_files.create(self._database, rows.SCHEMA)
-                self._connection = sqlite_files.connect(self._database)
-                self._connection.execute("PRAGMA synchronous = FULL")
-            connection = self._connection
-            try:
-                connection.execute("BEGIN IMMEDIATE")
+            connection = self._connection or self._open()
+            with sqlite_files.transaction(connection):
+                sqlite_files.check_version(self._named / self.FILE, sqlite_files.version(connection), rows.VERSION)
                 yield connection
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
 
     def _read(self, select: Callable[[sqlite3.Connection], _T]) -> _T:
         with self._plain_errors():
@@ -317,6 +310,8 @@ class Store:
         """Turn what SQLite says into one line."""
         try:
             yield
+        except rows.DamagedRowError as error:
+            raise OSError(f"{error} in {self._named / self.FILE}: 'heatbath runs resume' trains it again") from None
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the second from what a damaged file calls its columns
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             full = code == sqlite3.SQLITE_IOERR and shutil.disk_usage(self.path).free < 1 << 20
@@ -327,22 +322,18 @@ class Store:
             raise OSError(f"the store in {self._named} cannot be used: {error}{advice}") from None
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Reading makes many objects and no garbage; to look for that again and again would take a quarter of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def no_space(path: Path) -> str:
     """The line for a full disk."""
     return f"no space left in {path}; what was finished is safe; free space and run again"
-
-
-def _compare(our: Record | None, their: Record) -> str:
-    """What a merge does with their record; the keys are those of `Merged`."""
-    if our is None:
-        return "added"
-    if our.status == their.status == "finished":
-        return "known" if export.same_curves(our, their) else "differing"
-    if _rank(their) <= _rank(our):
-        return "known"
-    return "busy" if our.status == "running" else "improved"
-
-
-def _rank(record: Record) -> tuple[bool, int, bool]:
-    """What beats what: finished first, then the longer, then the diverged one, which will get no longer."""
-    return record.status == "finished", len(record.epochs), record.status == "diverged"

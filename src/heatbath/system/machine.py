@@ -6,7 +6,9 @@ import math
 import os
 import platform
 import re
+import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 
@@ -46,12 +48,44 @@ def describe_device(device: str) -> str:
     return torch.cuda.get_device_name(torch.device(device))
 
 
-def installed_versions() -> dict[str, str]:
-    """Return the versions that a record names: of heatbath, torch and Python."""
+def describe_origin(device: str) -> dict[str, str]:
+    """Return what a number that is computed here comes from: heatbath, torch, Python, the device and its driver."""
     import torch
 
-    own = sys.modules["heatbath"].__version__  # of the code that runs, installed or not
-    return {"heatbath": own, "torch": str(torch.__version__), "python": platform.python_version()}
+    origin = {"heatbath": code_version(), "torch": str(torch.__version__), "python": platform.python_version()}
+    if device != "cpu":
+        origin["driver"] = f"{_driver()}, CUDA {torch.version.cuda}"
+    return {**origin, "device": describe_device(device)}
+
+
+@cache
+def code_version() -> str:
+    """Return the version of the code that runs, such as ``0.1.0+g2aaa2a2.dirty``: with the commit, in a checkout.
+
+    It is dirty if a file of the source differs from the commit, or is unknown to it. Git is asked once in a process.
+    """
+    own: str = sys.modules["heatbath"].__version__  # of the code that runs, installed or not
+    source = Path(__file__).parents[2]
+    if not (source.parent / ".git").exists():
+        return own
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    answers = []
+    for question in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--", str(source))):
+        try:
+            asked = subprocess.run(
+                ["git", "-C", str(source), *question],
+                capture_output=True,
+                text=True,
+                timeout=10.0,
+                env=environment,
+                check=True,
+                stdin=subprocess.DEVNULL,
+            )
+        except (OSError, subprocess.SubprocessError, UnicodeDecodeError):  # no git, or no commit yet
+            return own
+        answers.append(asked.stdout.strip())
+    commit, changes = answers
+    return f"{own}+g{commit}{'.dirty' if changes else ''}"
 
 
 def available_cores() -> int:
@@ -75,6 +109,13 @@ def available_memory() -> int:
     except (OSError, ValueError):  # no such file, or no limit
         pass
     return max(0, min(room))
+
+
+def _driver() -> str:
+    try:
+        return f"NVIDIA {Path('/sys/module/nvidia/version').read_text().strip()}"
+    except OSError:
+        return "unknown driver"
 
 
 def _processor() -> str:

@@ -52,8 +52,19 @@ def check_header(database: Path, application: int, version: int) -> None:
     )
     if its_application != application:
         raise OSError(f"{database} is not a store of heatbath; choose another folder")
+    check_version(database, its_version, version)
+
+
+def check_version(database: Path, its_version: int, version: int) -> None:
+    """Refuse a database whose schema this code does not know: of a later one nothing is guessed."""
     if its_version > version:
         raise OSError(f"{database} was made by a later heatbath (schema {its_version}, not {version}): update heatbath")
+
+
+def version(connection: sqlite3.Connection) -> int:
+    """Return the version of the schema; the first bytes of the file may not have it yet."""
+    found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return found
 
 
 def connect(database: Path | str) -> sqlite3.Connection:
@@ -73,6 +84,18 @@ def snapshot(connection: sqlite3.Connection, select: Callable[[sqlite3.Connectio
         return select(connection)
     finally:
         connection.execute("COMMIT")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Write all that is done inside, or nothing."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def read_only(database: Path, select: Callable[[sqlite3.Connection], _T]) -> _T:
