@@ -6,8 +6,9 @@ import pytest
 
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.export import write_lines
-from heatbath.runs.records import Epoch, Record
+from heatbath.runs.records import Record
 from heatbath.runs.store import Store
+from measured import an_epoch
 from samples import normals
 
 ROWS = [
@@ -26,7 +27,7 @@ def table(tmp_path):
 
 def make_store(folder, seeds):
     records = [
-        Record(RunConfig(epochs=1, seed=seed, lr=lr), "finished", (Epoch(lr, 1.0, 0.5, 1.1, float(value)),))
+        Record(RunConfig(epochs=1, seed=seed, lr=lr), "finished", (an_epoch(lr, 1.0, 0.5, 1.1, float(value)),))
         for lr, stream in ((0.005, 3), (0.01, 4))
         for seed, value in enumerate(normals(stream, 40, mean=0.9, sd=0.01)[:seeds])
     ]
