@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, PowerNorm
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from heatbath.report.plots.phase_space import SHADES, record_frames, small_multiples, steps_title
+from heatbath.report.plots.densities import Counter, plot_over_time, shade, steps_title, write_frames
 from heatbath.report.plots.style import BLUE, COLOURS, GREY, SKY, new_axis, tidy
 from heatbath.theory.landscapes import Array
 from heatbath.theory.plane import PlaneMesh
@@ -38,61 +38,24 @@ class Scene:
 
 
 def plot_plane(positions: Array, scene: Scene, ax: Axes | None = None, *, title: str | None = None) -> Axes:
-    """Draw a histogram of positions over the contours of the loss; dark is likely, relative to the fullest cell.
-
-    Args:
-        positions: shape ``(count, 2)``.
-        scene: what lies behind.
-        ax: where to draw; a new figure if not given.
-        title: what is seen.
-    """
+    """Draw a histogram of positions, shape ``(count, 2)``, over the contours of the loss; dark is likely."""
     ax = new_axis(ax, (5.0, 4.2))
-    # A root brings out the tails.
-    ax.imshow(
-        _histogram(positions, scene.mesh),
-        extent=(*scene.mesh.x_bounds, *scene.mesh.y_bounds),
-        origin="lower",
-        aspect="auto",
-        cmap=SHADES,
-        norm=PowerNorm(0.5, 0.0, 1.0),
-        interpolation="bilinear",
-    )
+    shade(ax, _histogram(positions, scene.mesh), (*scene.mesh.x_bounds, *scene.mesh.y_bounds))
     ax.contour(*scene.mesh.centres, scene.loss.T, levels=scene.levels, colors=GREY, linewidths=0.5, alpha=0.6)
     ax.plot(*scene.minima.T, "+", color="black", markersize=7, markeredgewidth=1.0)
-    ax.set(xlabel="position $x$", ylabel="position $y$", xlim=scene.mesh.x_bounds, ylim=scene.mesh.y_bounds)
-    ax.set_title(title or "Positions of SGD")
+    _label(ax, scene, title or "Positions of SGD")
     return ax
 
 
 def plot_plane_over_time(
     positions: Array, times: Sequence[float] | Array, scene: Scene, *, title: str, key: str
 ) -> Sequence[Axes]:
-    """Draw histograms of positions at several times as small multiples with common axes, three to a row.
-
-    Args:
-        positions: shape ``(len(times), count, 2)``.
-        times: steps of SGD.
-        scene: what lies behind.
-        title: of the figure.
-        key: what colours and lines mean, in a line below the title.
-    """
-    axes = small_multiples(len(times), title, key)
-    for cloud, time, ax in zip(positions, times, axes, strict=True):
-        plot_plane(cloud, scene, ax, title=steps_title(time))
-        ax.title.set_fontsize(10)
-        ax.label_outer()
-    return axes
+    """Draw histograms of positions, shape ``(len(times), count, 2)``, at several numbers of steps."""
+    return plot_over_time(lambda index, ax: plot_plane(positions[index], scene, ax), times, title, key)
 
 
 def plot_plane_trajectories(paths: Array, scene: Scene, ax: Axes | None = None, *, title: str) -> Axes:
-    """Draw a few trajectories over the contours of the loss, from an open circle to a full one.
-
-    Args:
-        paths: positions at every step, shape ``(steps, few, 2)``.
-        scene: what lies behind.
-        ax: where to draw; a new figure if not given.
-        title: what is seen.
-    """
+    """Draw a few trajectories, shape ``(steps, few, 2)``, over the contours of the loss; open circles are starts."""
     ax = new_axis(ax, (6.8, 5.0))
     levels = scene.levels
     filled = ax.contourf(
@@ -117,8 +80,7 @@ def plot_plane_trajectories(paths: Array, scene: Scene, ax: Axes | None = None, 
     bar = ax.figure.colorbar(filled, ax=ax, pad=0.02, format="%.4g", ticks=levels)
     bar.set_label("loss above its minimum")
     bar.ax.minorticks_off()
-    ax.set(xlabel="position $x$", ylabel="position $y$", xlim=scene.mesh.x_bounds, ylim=scene.mesh.y_bounds)
-    ax.set_title(title)
+    _label(ax, scene, title)
     return ax
 
 
@@ -132,12 +94,7 @@ def plot_plane_marginals(
 ) -> Sequence[Axes]:
     """Draw the densities of x and of y side by side: SGD, the equation and, if it has a norm, Boltzmann's weight.
 
-    Args:
-        edges: of the bars, for x and for y.
-        sgd: heights of the bars.
-        equation: likewise.
-        boltzmann: positions and densities, for x and for y.
-        title: of the figure.
+    The first two are heights of bars with these edges, the last positions and densities, each for x and for y.
     """
     figure = Figure(figsize=(9.4, 4.2), layout="constrained")
     axes = list(figure.subplots(1, 2))
@@ -163,18 +120,9 @@ def write_plane_animation(
     scene: Scene,
     *,
     frames_per_second: int = 10,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Counter | None = None,
 ) -> None:
-    """Write a GIF of the histogram of positions over the contours of the loss.
-
-    Args:
-        path: a name that ends in ``.gif``.
-        positions: shape ``(len(times), count, 2)``, one cloud for each frame.
-        times: steps of SGD.
-        scene: what lies behind.
-        frames_per_second: the speed.
-        progress: called with the number of frames done and their total.
-    """
+    """Write a GIF of the histogram of positions, one cloud for each number of steps, over the contours of the loss."""
     figure = Figure(figsize=(5.0, 4.4), dpi=90, layout="constrained")
     ax = plot_plane(positions[0], scene, figure.subplots(), title=" ")
     (image,) = ax.images
@@ -184,7 +132,12 @@ def write_plane_animation(
         image.set_data(_histogram(positions[index], scene.mesh))
         ax.set_title(steps_title(times[index]))
 
-    record_frames(path, figure, moving, show, len(times), frames_per_second, progress)
+    write_frames(path, figure, moving, show, len(times), frames_per_second, progress)
+
+
+def _label(ax: Axes, scene: Scene, title: str) -> None:
+    ax.set(xlabel="position $x$", ylabel="position $y$", xlim=scene.mesh.x_bounds, ylim=scene.mesh.y_bounds)
+    ax.set_title(title)
 
 
 def _histogram(positions: Array, mesh: PlaneMesh) -> Array:
