@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from heatbath.runs.records import Record
     from heatbath.stats.compare import compare
     from heatbath.stats.comparison import Comparison, Comparisons
+    from heatbath.studies.race import race
     from heatbath.thermometry.averages import Estimate
     from heatbath.thermometry.logs import CSVLog, TensorBoardLog
     from heatbath.thermometry.noise import GradientNoise, measure_noise
@@ -50,6 +51,7 @@ __all__ = [
     "load",
     "measure_noise",
     "parse_law",
+    "race",
     "randomize",
     "run",
     "sweep",
@@ -73,6 +75,7 @@ _LATER = {
     "compare": "heatbath.stats.compare",
     "load": "heatbath.engine.run",
     "measure_noise": "heatbath.thermometry.noise",
+    "race": "heatbath.studies.race",
     "randomize": "heatbath.optim.randomizer",
     "run": "heatbath.engine.run",
     "sweep": "heatbath.runs.configs",

@@ -20,6 +20,7 @@ from heatbath.cli.data import list_data
 from heatbath.cli.errors import Interruption, explain, is_interrupt, stoppable
 from heatbath.cli.gate import gate_runs
 from heatbath.cli.measure import measure_network
+from heatbath.cli.race import race_arms
 from heatbath.cli.report import rebuild_report
 from heatbath.cli.reproduce import reproduce_figures
 from heatbath.cli.runs import app as runs_app
@@ -42,6 +43,7 @@ app.command("measure", short_help="The noise and temperature of a training.")(me
 app.command("train", short_help="Train networks and keep the results.")(train_networks)
 app.add_typer(runs_app, name="runs", short_help="List, show, resume, merge, export results.")
 app.command("compare", short_help="Is A better than B? Verdicts on groups of runs.")(compare_runs)
+app.command("race", short_help="Train until it is decided which recipe is better.")(race_arms)
 app.command("gate", short_help="Are new runs no worse than a verdict?")(gate_runs)
 app.command("reproduce", short_help="The paper's figures, and what we find.")(reproduce_figures)
 app.command("report", short_help="The page again, from results.")(rebuild_report)

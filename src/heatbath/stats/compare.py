@@ -102,8 +102,7 @@ def compare(
             groups = dict(zip(sources, treat_diverged(read, diverged, lower_is_better=lower), strict=True))
             own = _read_margin(margin, label)
             for first, second in chosen:
-                x, y, by_seed, why = pair(groups[first], groups[second], paired)
-                notes = (*x.notes, *y.notes, *([why] if why else ()))
+                x, y, by_seed, notes = pair(groups[first], groups[second], paired)
                 test = Comparison(label, x, y, own, by_seed, error, family, lower, power, None, notes)
                 charged = test if record is None else record.charge(test, looks)
                 found.append(charged if plan is None else look_at(charged, plan))

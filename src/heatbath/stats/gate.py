@@ -74,11 +74,10 @@ def gate(baseline: Baseline, new: Sample, margin: float, level: float = 0.95) ->
         margin: how much worse is no matter; a `Factor` for a ratio of geometric means.
         level: the chance that "not worse" is right, and that "worse" is.
     """
-    first, second, by_seed, note = pair(new, baseline.group)
+    first, second, by_seed, notes = pair(new, baseline.group)
     allowed = Factor(1.0 / margin) if isinstance(margin, Factor) else -margin
     kind: Literal["less", "greater"] = "less" if baseline.lower_is_better else "greater"
     statement = f"{new.name} is not worse than {baseline.group.name}"
     (verdict,) = judge([Claim(statement, kind, first.values, second.values, allowed, by_seed)], level)
     answers: dict[str, Answer] = {"confirmed": "not worse", "contradicted": "worse", "undecided": "undecided"}
-    notes = (*new.notes, note) if note else new.notes
     return Gated(answers[verdict.outcome], baseline.group.name, baseline.metric, verdict, notes)

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -93,10 +93,14 @@ def _read_records(name: str, records: Sequence[Any], metric: str) -> Sample:
         sample,
         metric=metric,
         settings=repr(sorted(settings[0].items())),
-        digests=tuple(digest([record.run, record.status, *map(astuple, record.epochs)]) for record in ended),
+        digests=tuple(digest([record.run, record.status, _numbers(record)]) for record in ended),
         versions=tuple(sorted({f"{key} {value}" for r in ended for key, value in r.versions.items()})),
         notes=(notes,) if len(ended) < len(records) else (),
     )
+
+
+def _numbers(record: Any) -> list[Any]:
+    return [(epoch.rate, sorted(epoch.metrics.items())) for epoch in record.epochs]
 
 
 def _of_record(record: Any, metric: str) -> float | None:

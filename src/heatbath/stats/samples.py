@@ -74,8 +74,8 @@ def treat_diverged(samples: Sequence[Sample], treatment: str | float, *, lower_i
     return [_with_worst(sample, worst) for sample in samples]
 
 
-def pair(a: Sample, b: Sample, paired: bool | None = None) -> tuple[Sample, Sample, bool, str]:
-    """Return two groups in the same order of seeds where they are to be compared by seed, whether they are, and why.
+def pair(a: Sample, b: Sample, paired: bool | None = None) -> tuple[Sample, Sample, bool, tuple[str, ...]]:
+    """Return two groups in the same order of seeds where they are to be compared by seed, whether they are, and notes.
 
     By default they are if both know their seeds and have at least half of them in common; those of one group alone are
     then left out. Groups that are not paired keep all their values.
@@ -85,25 +85,26 @@ def pair(a: Sample, b: Sample, paired: bool | None = None) -> tuple[Sample, Samp
         b: the second group.
         paired: True asks for pairs: by seed, or by place where no seeds are known; False forbids them.
     """
+    notes = (*a.notes, *b.notes)
     if paired is False:
-        return a, b, False, ""
+        return a, b, False, notes
     if a.seeds is None or b.seeds is None:
         if paired and len(a.values) != len(b.values):
             sizes = f"{len(a.values)} and {len(b.values)}"
             raise ValueError(f"pairs need seeds, or as many values of {a.name} as of {b.name}: got {sizes}")
-        return a, b, bool(paired), ""
+        return a, b, bool(paired), notes
     if a.seeds == b.seeds:
-        return a, b, True, ""
+        return a, b, True, notes
     place = {seed: k for k, seed in enumerate(b.seeds)}
     common = [k for k, seed in enumerate(a.seeds) if seed in place]
     if paired and len(common) < 2:
         raise ValueError(f"{a.name} and {b.name} have {len(common)} seeds in common; pairs need two or more")
     if paired is None and 2 * len(common) < max(len(a.seeds), len(b.seeds)):
         some = f"only {len(common)} seeds" if common else "no seed"
-        return a, b, False, f"{a.name} and {b.name} have {some} in common"
+        return a, b, False, (*notes, f"{a.name} and {b.name} have {some} in common")
     left_out = [f"{len(s.values) - len(common)} of {s.name}" for s in (a, b) if len(s.values) > len(common)]
     note = f"seeds of one group alone are left out: {' and '.join(left_out)}"
-    return a.take(common), b.take([place[a.seeds[k]] for k in common]), True, note
+    return a.take(common), b.take([place[a.seeds[k]] for k in common]), True, (*notes, note)
 
 
 def _without(sample: Sample) -> Sample:
