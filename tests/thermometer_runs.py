@@ -1,5 +1,7 @@
 """Small models in training with a thermometer: a noisy bowl, a network, their batches, and steps of either."""
 
+import math
+
 import numpy as np
 import torch
 from torch import nn
@@ -60,3 +62,10 @@ def assert_alike(one, other):
         assert {k for k, v in ours.items() if v is None} == {k for k, v in theirs.items() if v is None}
         both = [[reading[k] for k, v in ours.items() if v is not None] for reading in (ours, theirs)]
         np.testing.assert_allclose(*both, rtol=1e-6)
+
+
+def z_score(values, exact, batches=10):
+    """By batch means, as neighbouring values are correlated."""
+    values = np.asarray(values, dtype=float)
+    means = values[len(values) % batches :].reshape(batches, -1).mean(axis=1)
+    return abs(means.mean() - exact) / (means.std(ddof=1) / math.sqrt(batches))

@@ -8,7 +8,8 @@ from torch.nn.functional import cross_entropy
 
 import heatbath as hb
 from heatbath.thermometry.balance import Balance
-from heatbath.thermometry.step_statistics import Knobs, describe_motion
+from heatbath.thermometry.step_rules import Knobs
+from heatbath.thermometry.step_statistics import describe_motion
 from heatbath.thermometry.thermometer import Thermometer
 from thermometer_runs import Bowl, batch, small_network, step
 
@@ -49,7 +50,7 @@ def test_telescoped_dissipation_is_the_mean_over_all_steps(coupling, law, settin
         fluctuations.append(lr * (0.5 * (1 - mu) * direction @ direction + w * direction @ v).item() / (1 - tau))
     d, first = len(x), interval  # the first reading has nothing to compare with
     ends = list(range(2 * interval, 22, interval))
-    sides = np.array(thermometer._balance.sides) * d
+    sides = np.array(thermometer.state_dict()["sides"]) * d
     assert len(sides) == len(ends)
     np.testing.assert_allclose(sides[:, 1], [fluctuations[end - 1] for end in ends], rtol=1e-9)
     gaps = np.array(dissipations) - fluctuations
@@ -67,7 +68,7 @@ def test_update_coupling_averages_the_multiplier_over_its_law():
     squared = sum(optimizer.velocity(p).square().sum().item() for p in model.parameters())
     expected = 0.5 * lr * (1 + mu + law.variance * (1 - mu)) * squared
     count = sum(p.numel() for p in model.parameters())
-    assert thermometer._balance.sides[-1][1] * count == pytest.approx(expected, rel=1e-9)
+    assert thermometer.state_dict()["sides"][-1][1] * count == pytest.approx(expected, rel=1e-9)
 
 
 def test_far_from_equilibrium():

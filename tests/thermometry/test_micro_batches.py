@@ -1,5 +1,6 @@
 """The noise that a thermometer finds in halves of a batch, micro-batches and ranks, against each of their gradients."""
 
+import contextlib
 import json
 import math
 import tempfile
@@ -210,11 +211,12 @@ def test_outputs_of_any_type(kind):
         return cross_entropy(unwrap(outputs).reshape(-1, 3), targets.flatten())
 
     model = Wrapped()
-    thermometer = Thermometer(model, torch.optim.SGD(model.parameters(), 0.1), interval=1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    thermometer = Thermometer(model, optimizer, interval=1)
     inputs, targets = batch(0, 16)
-    thermometer.observe(loss_fn, inputs.reshape(8, 2, 5), targets.reshape(8, 2))
     one, two = (gradient(model.body, inputs[part], targets[part]) for part in (slice(0, 8), slice(8, 16)))
-    assert thermometer._halves[0][0].item() == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)
+    step(model, optimizer, thermometer, inputs.reshape(8, 2, 5), targets.reshape(8, 2), loss_fn)
+    assert thermometer.trace == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)
 
 
 @pytest.mark.parametrize("with_buffers", [True, False])
@@ -233,13 +235,16 @@ def test_models_of_several_arguments(kind, with_buffers):
             return self.body(x * scale[:, None])
 
     model = Scaled()
-    thermometer = Thermometer(model, torch.optim.SGD(model.parameters(), 0.1), interval=1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    thermometer = Thermometer(model, optimizer, interval=1)
     (inputs, targets), scale = batch(0, 8), torch.linspace(0.5, 2.0, 8, dtype=torch.float64)
     together = (inputs, scale) if kind is tuple else kind(scale=scale, x=inputs)
     thermometer.observe(lambda outputs, wrapped: cross_entropy(outputs, wrapped.y), together, Named(y=targets))
     scaled = inputs * scale[:, None]
     one, two = (gradient(model.body, scaled[part], targets[part]) for part in (slice(0, 4), slice(4, 8)))
-    assert thermometer._halves[0][0].item() == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)
+    cross_entropy(model(inputs, scale), targets).backward()
+    optimizer.step()
+    assert thermometer.trace == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)
 
 
 def test_readings_begin_anew_when_the_batch_size_becomes_known():
@@ -273,23 +278,28 @@ def test_without_a_batch_size_there_is_a_temperature_but_no_trace():
     assert temperatures[0] > 0
 
 
-def test_clipping():
-    """observe() without arguments, before the clipping, sees the gradients as they came."""
+@pytest.mark.parametrize("observes", [True, False])
+def test_clipping(observes):
+    """Gradients are looked at before they are clipped, and the clipping is told."""
     traces = []
-    for clips in (False, True):
+    for limit in (math.inf, 1e-3):
         model = small_network()
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         thermometer = Thermometer(model, optimizer, interval=1, batch_size=8)
+        if observes:
+            thermometer.observe(cross_entropy, *batch(0))
         for part in zip(batch(0)[0].chunk(2), batch(0)[1].chunk(2), strict=True):
             (cross_entropy(model(part[0]), part[1]) / 2).backward()
-        thermometer.observe()
-        if clips:
-            nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-        optimizer.step()
-        traces.append(thermometer.history[0]["trace"])
-        velocity = thermometer.kinetic_temperature
-    assert traces[0] == traces[1] > 0
-    assert velocity < 1e-6  # which sees the clipping
+        length = nn.utils.clip_grad_norm_(model.parameters(), limit).item()
+        with pytest.warns(RuntimeWarning, match="clipped") if limit < 1 else contextlib.nullcontext():
+            optimizer.step()
+        traces.append((thermometer.trace, thermometer.history[0]["gradient_norm_squared"]))
+        scale = min(1.0, limit / length)
+        assert thermometer.history[0]["clipping"] == pytest.approx(scale, rel=1e-3)
+        expected = scale * 0.1 * thermometer.trace / (2 * 8 * 0.1 * 57)
+        assert thermometer.temperature == pytest.approx(expected, rel=1e-3)
+    assert traces[0] == pytest.approx(traces[1], rel=1e-12)
+    assert thermometer.kinetic_temperature < 1e-6  # which sees the clipping
 
 
 def test_unbiased():

@@ -1,10 +1,9 @@
-"""Averages over a training run: exponential ones without start-up bias, and a ratio of means with its interval."""
+"""Averages over a training run, with intervals: exponential ones without start-up bias, ratios of means, slopes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -76,6 +75,72 @@ class ExponentialAverage:
         self.count, self._sums = int(state["count"]), [float(s) for s in state["sums"]]
 
 
+class PairedAverage:
+    """Exponential averages of ``a`` and ``b``, with intervals of ``<a>`` and ``<a>/<b>``.
+
+    The values are taken as independent with weights ``w_k`` that add up to one: ``<a>`` has the variance
+    ``sum w_k^2 (a_k - <a>)^2 n/(n - 1)``, where ``n = 1 / sum w_k^2`` is the number of values that count.
+    """
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._sums = np.zeros(3)  # of w (1, a, b)
+        self._squares = np.zeros((3, 3))  # of w^2 times the products of these
+
+    def update(self, a: float, b: float) -> None:
+        """Add one value of each."""
+        new = np.array([1.0, a, b])
+        self._sums = self.decay * self._sums + (1.0 - self.decay) * new
+        self._squares = self.decay**2 * self._squares + (1.0 - self.decay) ** 2 * np.outer(new, new)
+
+    def mean(self, confidence: float = 0.95) -> Estimate:
+        """Return ``<a>``; ``nan`` before the first value, unbounded with one."""
+        means, variances, reach = self._moments(confidence)
+        error = reach * math.sqrt(max(variances[0, 0], 0.0)) if math.isfinite(reach) else math.inf
+        return Estimate(means[0], means[0] - error, means[0] + error)
+
+    def ratio(self, confidence: float = 0.95) -> Estimate:
+        """Return ``<a>/<b>`` of a positive quantity, ``nan`` unless ``<b> > 0``.
+
+        The interval is Fieller's: all ``R`` for which ``<a> - R <b>`` is compatible with zero. It has no upper end
+        where ``<b>`` is compatible with zero itself.
+        """
+        (a, b), variances, reach = self._moments(confidence)
+        value = a / b if b > 0.0 else math.nan
+        if not math.isfinite(reach):
+            return Estimate(value)
+        square, cross, rest = (np.outer([a, b], [a, b]) - reach**2 * variances)[[1, 0, 0], [1, 1, 0]]
+        root = math.sqrt(max(cross**2 - square * rest, 0.0))
+        if square > 0.0:
+            return Estimate(value, max((cross - root) / square, 0.0), (cross + root) / square)
+        return Estimate(value, (cross - root) / square if rest > 0.0 > square else 0.0, math.inf)
+
+    def _moments(self, confidence: float) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], float]:
+        """The means, the covariance of their errors, and the reach of an interval in standard errors."""
+        total = self._sums[0]
+        if total == 0.0:
+            return np.full(2, math.nan), np.zeros((2, 2)), math.inf
+        means, squares = self._sums / total, self._squares / total**2
+        count = 1.0 / squares[0, 0]
+        if count < 1.5:
+            return means[1:], np.zeros((2, 2)), math.inf
+        shift = np.outer(means, squares[0])
+        errors = squares - shift - shift.T + np.outer(means, means) * squares[0, 0]
+        return means[1:], errors[1:, 1:] * count / (count - 1.0), student_quantile(confidence, count - 1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: numbers only."""
+        return {"sums": self._sums.tolist(), "squares": self._squares.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._sums, self._squares = np.array(state["sums"], dtype=float), np.array(state["squares"], dtype=float)
+
+
 def ratio_of_means(above: Sequence[float], below: Sequence[float], confidence: float = 0.95) -> Estimate:
     """Return ``R = mean(above) / mean(below)`` of two correlated series, with an interval by batch means.
 
@@ -96,22 +161,32 @@ def ratio_of_means(above: Sequence[float], below: Sequence[float], confidence: f
     length = a.size // batches
     rest = (a - ratio * b)[a.size - batches * length :].reshape(batches, length).mean(axis=1)
     error = float(rest.std(ddof=1)) / math.sqrt(batches) / abs(float(b.mean()))
-    reach = error * _student_quantile(0.5 + 0.5 * confidence, batches - 1)
+    reach = error * student_quantile(confidence, batches - 1)
     return Estimate(ratio, ratio - reach, ratio + reach)
 
 
-def _student_quantile(probability: float, degrees: int) -> float:
-    """Student's t quantile: exact for 1 and 2 degrees of freedom, else Fisher's expansion, to 0.3 % at 0.975."""
-    if degrees == 1:
-        return math.tan(math.pi * (probability - 0.5))
-    if degrees == 2:
-        return (2.0 * probability - 1.0) / math.sqrt(2.0 * probability * (1.0 - probability))
-    z = NormalDist().inv_cdf(probability)
-    terms = (
-        z,
-        (z**3 + z) / 4.0,
-        (5.0 * z**5 + 16.0 * z**3 + 3.0 * z) / 96.0,
-        (3.0 * z**7 + 19.0 * z**5 + 17.0 * z**3 - 15.0 * z) / 384.0,
-        (79.0 * z**9 + 776.0 * z**7 + 1482.0 * z**5 - 1920.0 * z**3 - 945.0 * z) / 92160.0,
-    )
-    return float(sum(term / degrees**k for k, term in enumerate(terms)))
+def slope(times: Sequence[float], values: Sequence[float], confidence: float = 0.95) -> Estimate:
+    """Return the slope of a line through correlated values, with an interval by batch means, as in `ratio_of_means`.
+
+    With fewer than six values the interval is unbounded, with fewer than two the slope is ``nan``.
+    """
+    t, y = np.asarray(times, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if t.size < 2 or t[0] == t[-1]:
+        return Estimate(math.nan)
+    batches = min(_BATCHES, t.size // 2) if t.size >= 6 else t.size
+    length = t.size // batches
+    t, y = (x[t.size - batches * length :].reshape(batches, length).mean(axis=1) for x in (t, y))
+    t -= t.mean()
+    value = float(t @ y / (t @ t))
+    if length == 1:
+        return Estimate(value)
+    rest = y - y.mean() - value * t
+    reach = math.sqrt(float(rest @ rest) / (batches - 2) / float(t @ t)) * student_quantile(confidence, batches - 2)
+    return Estimate(value, value - reach, value + reach)
+
+
+def student_quantile(confidence: float, degrees: float) -> float:
+    """Return the reach of a two-sided interval in standard errors, by Student's t."""
+    from scipy.special import stdtrit  # takes a tenth of a second, which waits for the first reading
+
+    return float(stdtrit(degrees, 0.5 + 0.5 * confidence))

@@ -1,0 +1,121 @@
+"""The noise of a gradient from the two halves of a mini-batch, at the cost of their two passes.
+
+With gradients ``g1`` and ``g2`` of halves of ``h`` samples, ``h |g1 - g2|^2 / 2`` and ``g1.g2`` are unbiased for
+``tr(S1)`` and ``|g|^2``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from heatbath.thermometry.micro_batches import RootMetric
+from heatbath.thermometry.per_sample import call_with, innermost, leaves, map_leaves
+from heatbath.thermometry.step_statistics import gram
+
+LossOfBatch = Callable[[Any], Tensor]
+
+
+class Halves(NamedTuple):
+    """What the halves of a batch gave.
+
+    Attributes:
+        rows: ``tr(S1)``, ``|g|^2`` and ``tr(P S1)`` of each group.
+        loss: the mean loss.
+    """
+
+    rows: list[Tensor]
+    loss: Tensor
+
+
+def batch_length(batch: Any) -> int:
+    """Return the number of samples in a tensor or in containers of them: the length that most tensors have."""
+    lengths = Counter(len(leaf) for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.dim())
+    return lengths.most_common(1)[0][0] if lengths else 0
+
+
+def compare_halves(
+    model: nn.Module,
+    groups: list[list[Tensor]],
+    loss_of_batch: LossOfBatch,
+    batch: Any,
+    root_metric: RootMetric | None = None,
+    checks_loss: bool = True,
+) -> Halves:
+    """Return the noise of a batch's gradient; the sample that is left over of an odd one is not used.
+
+    Gradients, buffers and random state are left as they are.
+
+    Raises:
+        ValueError: a batch of one, or a loss that is not a mean over the batch.
+    """
+    model, size = innermost(model), batch_length(batch)
+    half = size // 2
+    if half == 0:
+        raise ValueError(f"a batch of {size} has no two halves to compare: the noise needs at least 2 samples a step")
+    parameters = [p for group in groups for p in group]
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    def loss_of(low: int, high: int) -> Tensor:
+        loss = loss_of_batch(_cut(batch, size, slice(low, high)))
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise ValueError(f"the loss must be one number, the mean over the batch, got {_describe(loss)}")
+        return loss.reshape(())
+
+    def differentiate(low: int, high: int) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        loss = loss_of(low, high)
+        return loss.detach(), torch.autograd.grad(loss, parameters, allow_unused=True)
+
+    def run(function: Callable[[], Any]) -> Any:
+        return call_with(model, buffers, function) if buffers else function()
+
+    devices = sorted({p.get_device() for p in parameters if p.is_cuda})
+    with torch.enable_grad(), torch.random.fork_rng(devices):
+        (one, first), (two, second) = (run(partial(differentiate, low, low + half)) for low in (0, half))
+        if checks_loss:
+            with torch.no_grad():
+                _refuse_sum(float(run(partial(loss_of, 0, 2 * half))), float(one), float(two))
+    with torch.no_grad():
+        pairs = zip(parameters, first, second, strict=True)
+        found = {id(p): (p, g1, g2) for p, g1, g2 in pairs if g1 is not None and g2 is not None}
+        rows = [_compare([found[id(p)] for p in group if id(p) in found], half, root_metric) for group in groups]
+    return Halves(rows, 0.5 * (one + two))
+
+
+def _compare(pairs: list[tuple[Tensor, Tensor, Tensor]], half: int, root_metric: RootMetric | None) -> Tensor:
+    plain = gram(pair[1:] for pair in pairs)
+    if plain is None:  # the loss does not depend on this group
+        return torch.zeros(3, dtype=torch.float64)
+    weighted = plain
+    if root_metric is not None:
+        roots = ((root_metric(p), g1, g2) for p, g1, g2 in pairs)
+        found = gram((g1, g2) if root is None else (g1 * root, g2 * root) for root, g1, g2 in roots)
+        assert found is not None
+        weighted = found
+    # |g1 - g2|^2 has the mean 2 tr(S1) / half
+    distances = [0.5 * half * (g[0, 0] + g[1, 1] - 2.0 * g[0, 1]) for g in (plain, weighted)]
+    return torch.stack([distances[0], plain[0, 1], distances[1]])
+
+
+def _cut(batch: Any, size: int, part: slice) -> Any:
+    return map_leaves(batch, lambda x: x[part] if isinstance(x, Tensor) and x.dim() and len(x) == size else x)
+
+
+def _refuse_sum(whole: float, one: float, two: float) -> None:
+    """Raise if the loss of two halves together is the sum of theirs; a mean lies between them, but for dropout."""
+    low, high = sorted((one, two))
+    if low > 0.1 * high > 0.0 and whole > high + 0.5 * low:
+        raise ValueError(
+            "the loss sums over the batch, or divides by a number that does not shrink with it (num_items_in_batch): "
+            f"two halves have {one:.6g} and {two:.6g}, together {whole:.6g}; it must be the mean (reduction='mean'), "
+            "or the noise is not that of the step"
+        )
+
+
+def _describe(loss: Any) -> str:
+    return f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
