@@ -1,0 +1,117 @@
+"""The preregistered experiments: what they conclude from results whose truth is known, and that a small one runs."""
+
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+from synthetic_records import make_records
+
+from heatbath.paper import EXPERIMENTS, PLANNED, find_experiments, plain_loop, reshuffling
+
+PAGE = (Path(__file__).parents[2] / "docs/preregistration.md").read_text()
+
+
+def outcomes(figure):
+    return [verdict.outcome for verdict in figure.verdicts]
+
+
+def test_planned_experiments_are_found_by_name_and_on_the_page():
+    assert not set(PLANNED) & set(EXPERIMENTS)
+    assert [experiment.name for experiment in find_experiments(["Plain_Loop", "figure1"])] == ["figure1", "plain-loop"]
+    assert not [experiment for experiment in find_experiments() if experiment.name in PLANNED]
+    assert set(re.findall(r"heatbath reproduce (\S+) --scale paper", PAGE)) == set(PLANNED)
+    for number, experiment in ((2, "reshuffling"), (3, "regularisation"), (5, "plain-loop")):
+        section = PAGE.partition(f"## Experiment {number}:")[2].partition("\n## ")[0]
+        assert f"paper/{experiment.replace('-', '_')}.py" in section
+
+
+def losses(found, law, minimum=0.3):
+    """Results of all calculations in which the excess of an arm is its prediction times ``law(settings)``."""
+    *trainings, prediction = reshuffling.EXPERIMENT.calculations("paper")
+    excess = dict(zip([(s, a) for s in reshuffling.SAMPLINGS for a in reshuffling.ARMS], found, strict=True))
+    results = {prediction.name: {"minimum": minimum, "excess": list(found)}}
+    for calculation in trainings:
+        _, sampling, arm = calculation.label.split(", ", 2)
+        random, level = Random(calculation.name), minimum + excess[sampling, arm] * law(calculation)
+        rows = [[level + random.gauss(0.0, 3e-4) for _ in range(2)] for _ in range(calculation.settings["seeds"])]
+        results[calculation.name] = {"losses": rows}
+    return results
+
+
+HOT = {"constant 4/3 l": 4 / 3, "constant 2l": 2.0, "random": 4 / 3, "random update": 1.02}
+PREDICTED = [0.006 * HOT.get(arm, 1.0) for arm in reshuffling.ARMS]
+PREDICTED += [0.002 * HOT.get(arm, 1.0) + 0.002 * (arm == "random") for arm in reshuffling.ARMS]
+
+
+def test_reshuffling_confirms_the_theory_where_it_holds():
+    figure = reshuffling.EXPERIMENT.figure({}, "paper", results=losses(PREDICTED, lambda _: 1.0))
+    assert outcomes(figure) == ["confirmed"] * 8
+    assert [panel.title.split(", ")[1] for panel in figure.panels] == ["replacement", "shuffled"]
+    assert figure.missing == ()
+
+
+def test_reshuffling_contradicts_it_where_the_random_rate_does_not_heat():
+    def as_cold_as_constant(calculation):
+        random = calculation.settings["law"] != "constant" and calculation.settings["coupling"] == "gradient"
+        return 0.5 if random and calculation.settings["sampling"] == "shuffled" else 1.0
+
+    found = reshuffling.EXPERIMENT.figure({}, "paper", results=losses(PREDICTED, as_cold_as_constant))
+    assert outcomes(found)[:3] == ["confirmed", "contradicted", "confirmed"]
+    assert outcomes(found)[3:5] == ["contradicted", "contradicted"]
+
+
+def test_the_arms_have_the_temperatures_that_the_plan_says():
+    knobs = {
+        calculation.label.split(", ", 2)[2]: reshuffling.arm_knobs(calculation.settings).temperature()
+        for calculation in reshuffling.EXPERIMENT.calculations("paper")[: len(reshuffling.ARMS)]
+    }
+    base = knobs["constant l"]
+    expected = [1.0, 4 / 3, 1.0, 1.0, 2.0, 4 / 3, 1.0 + 1 / 57]
+    assert [value / base for value in knobs.values()] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("slope", "expected"), [(0.004, "confirmed"), (-0.004, "contradicted"), (0.0, "undecided")])
+def test_regularisation_is_the_slope_over_the_temperature(slope, expected):
+    experiment = PLANNED["regularisation"]
+    configs = experiment.configs("paper")
+    assert {config.epochs / config.batch_size for config in configs} == {180 / 256}
+    rise = {128: slope, 256: 0.0, 512: -slope}
+    figure = experiment.figure(make_records(configs, accuracy=lambda c: 0.75 + rise[c.batch_size]), "paper")
+    assert outcomes(figure) == [expected] * 2
+    assert not experiment.exists("laptop")
+
+
+@pytest.mark.parametrize(("shift", "expected"), [(0.0, "confirmed"), (0.02, "contradicted")])
+def test_the_plain_loop_is_compared_with_the_engine(shift, expected):
+    experiment = PLANNED["plain-loop"]
+    records = make_records(experiment.configs("paper"), accuracy=0.9, noise=1e-4)
+    level = next(iter(records.values())).final("test_accuracy") + shift
+    results = {
+        one.name: {"test_accuracy": level + Random(one.name).gauss(0.0, 1e-4)}
+        for one in experiment.calculations("paper")
+    }
+    figure = experiment.figure(records, "paper", results=results)
+    assert outcomes(figure) == [expected] * 4
+    assert [panel.title for panel in figure.panels] == ["perceptron", "CNN", "VGG16"]
+
+
+def test_a_plain_run_learns_and_leaves_the_global_state_alone():
+    import torch
+
+    (one, _) = plain_loop.EXPERIMENT.calculations("smoke")
+    before = torch.get_rng_state()
+    found = plain_loop.train_plainly(one.settings, device="cpu", data_dir=None, progress=lambda done, what: None)
+    assert found == plain_loop.train_plainly(one.settings, device="cpu", data_dir=None, progress=lambda *_: None)
+    assert 0.6 < found["test_accuracy"] < 1.0
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_arm_and_the_prediction_run():
+    training, *_, prediction = reshuffling.EXPERIMENT.calculations("smoke")
+    where = {"device": "cpu", "data_dir": None, "progress": lambda done, what: None}
+    settings = {**training.settings, "seeds": 2, "summed_rate": 2.0}
+    (first, _), _ = training.compute(settings, **where)["losses"]
+    found = prediction.compute({**prediction.settings, "arms": prediction.settings["arms"][:1]}, **where)
+    assert first > found["minimum"] > 0.0
+    assert 0.0 < found["excess"][0] < 0.1
