@@ -28,6 +28,7 @@ from heatbath.cli.screens import printing
 from heatbath.cli.simulate import simulate_landscape
 from heatbath.cli.thermostat import print_temperature
 from heatbath.cli.train import train_networks
+from heatbath.cli.transfer import transfer_recipe
 
 app = typer.Typer(
     name="heatbath",
@@ -44,6 +45,7 @@ app.command("train", short_help="Train networks and keep the results.")(train_ne
 app.add_typer(runs_app, name="runs", short_help="List, show, resume, merge, export results.")
 app.command("compare", short_help="Is A better than B? Verdicts on groups of runs.")(compare_runs)
 app.command("race", short_help="Train until it is decided which recipe is better.")(race_arms)
+app.command("transfer", short_help="A recipe at another batch size or momentum, and its proof.")(transfer_recipe)
 app.command("gate", short_help="Are new runs no worse than a verdict?")(gate_runs)
 app.command("reproduce", short_help="The paper's figures, and what we find.")(reproduce_figures)
 app.command("report", short_help="The page again, from results.")(rebuild_report)

@@ -1,0 +1,193 @@
+"""From one recipe to another batch size or momentum: the rule that the theory gives, what it assumes, and its proof."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heatbath.laws import Constant, Law, parse_law
+from heatbath.runs.configs import RunConfig
+from heatbath.studies.race import Race, race
+from heatbath.theory.quadratic import small_rate_limit
+from heatbath.thermostat import Thermostat
+
+OPTIMIZERS = ("sgd", "adamw")
+_ENGINE_BETA2 = 0.999  # of AdamW in a `RunConfig`
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is moved.
+
+    Attributes:
+        optimizer: ``"sgd"`` or ``"adamw"``.
+        lr: the mean learning rate.
+        batch_size: samples in a mini-batch.
+        momentum: AdamW's first beta.
+        beta2: AdamW's second beta.
+        weight_decay: part of the gradient for SGD, apart from it for AdamW.
+        nesterov: Nesterov's form of the step, for SGD.
+        law: of the multiplier, for SGD.
+        coupling: what the multiplier acts on.
+    """
+
+    optimizer: str
+    lr: float
+    batch_size: int
+    momentum: float = 0.0
+    beta2: float = _ENGINE_BETA2
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    law: Law = Constant()  # noqa: RUF009 - a frozen value, as safe as a number
+    coupling: str = "gradient"
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer must be {' or '.join(OPTIMIZERS)}, got {self.optimizer!r}")
+        if not 0.0 < self.beta2 < 1.0:
+            raise ValueError(f"beta2 must be a number with 0 < beta2 < 1, got {self.beta2!r}")
+        if not 0.0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay must be finite and not negative, got {self.weight_decay!r}")
+        self.thermostat()  # which checks the others
+
+    def thermostat(self, dataset_size: int | None = None) -> Thermostat:
+        """Return the knobs of SGD."""
+        knobs = (self.lr, self.batch_size, self.momentum, self.nesterov, self.law, self.coupling)
+        return Thermostat(*knobs, dataset_size)
+
+    def config(self, base: RunConfig) -> RunConfig:
+        """Return a run of this recipe on the task of another run.
+
+        Raises:
+            ValueError: a run cannot have it.
+        """
+        if self.optimizer == "adamw" and not math.isclose(self.beta2, _ENGINE_BETA2):
+            raise ValueError(
+                f"a RunConfig's AdamW has beta2 = {_ENGINE_BETA2}, this recipe {self.beta2:.6g}: train it elsewhere, "
+                "and 'heatbath compare' the results"
+            )
+        random = {} if isinstance(self.law, Constant) else {"law": self.law, "coupling": self.coupling}
+        return base.with_(
+            optimizer=self.optimizer,
+            protocol="random" if random else "constant",
+            lr=self.lr,
+            batch_size=self.batch_size,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+            **random,
+        )
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A recipe that was moved, by which rule, and what the rule assumes; nothing of it has been tested."""
+
+    original: Recipe
+    moved: Recipe
+    rule: str
+    assumed: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON knows it."""
+        recipes = {name: vars(recipe) | {"law": str(recipe.law)} for name, recipe in self._recipes}
+        return {**recipes, "rule": self.rule, "assumed": list(self.assumed)}
+
+    @property
+    def _recipes(self) -> tuple[tuple[str, Recipe], tuple[str, Recipe]]:
+        return ("original", self.original), ("moved", self.moved)
+
+
+def transfer(
+    original: Recipe,
+    *,
+    batch_size: int | None = None,
+    momentum: float | None = None,
+    law: Law | str | None = None,
+    dataset_size: int | None = None,
+) -> Transfer:
+    """Return a recipe at another batch size, momentum or law, with the rate that the theory gives it.
+
+    SGD keeps its temperature (`heatbath.Thermostat`). AdamW at ``k`` times the batch size has ``sqrt(k)`` times the
+    rate and betas to the power ``k``, so that their half-lives are the same numbers of samples; and ``sqrt(k)`` times
+    the weight decay, so that weights shrink as much over a sample.
+
+    Args:
+        original: the recipe.
+        batch_size: the new one; None keeps it, like the others.
+        momentum: the new one, for SGD.
+        law: the new law of the multiplier, for SGD.
+        dataset_size: the number of samples if they are drawn without replacement.
+
+    Raises:
+        ValueError: nothing is changed, there is no such rule, or no rate has the temperature.
+    """
+    if batch_size is None and momentum is None and law is None:
+        raise ValueError("nothing to transfer to: give another batch size, momentum or law")
+    if original.optimizer == "sgd":
+        return _move_sgd(original, batch_size, momentum, law, dataset_size)
+    if momentum is not None or law is not None:
+        raise ValueError("the theory has a rule for AdamW's batch size alone: its betas and law stay")
+    return _move_adamw(original, batch_size or original.batch_size)
+
+
+def prove(
+    moved: Transfer, base: RunConfig, margin: float | str, *, train: Callable[..., Any] | None = None, **options: Any
+) -> Race:
+    """Race the moved recipe against the original on the task of a run, until they are equal within a margin or not.
+
+    Args:
+        moved: the recipes.
+        base: the task, the epochs and all else that both have in common.
+        margin: within which they are equal.
+        train: see `heatbath.race`, as for the options.
+        options: see `heatbath.race`.
+    """
+    arms = {"moved": moved.moved.config(base), "original": moved.original.config(base)}
+    return race(arms, margin=margin, train=train, **options)
+
+
+def _move_sgd(
+    original: Recipe, batch_size: int | None, momentum: float | None, law: Law | str | None, dataset_size: int | None
+) -> Transfer:
+    own = original.thermostat(dataset_size)
+    found = own.at(batch_size=batch_size, momentum=momentum, law=law, solve="lr")
+    moved = replace(
+        original, lr=found.lr, batch_size=found.batch_size, momentum=found.momentum, law=parse_law(found.law)
+    )
+    limit = small_rate_limit(found) / found.lr
+    assumed = (
+        f"small rates: curvatures below {limit:.3g}, or else the moved recipe's temperature is off by more than 10 %",
+        "gradient noise whose variance falls as one over the batch size",
+        "the same number of epochs; weight decay is part of the loss and stays",
+        "that the temperature decides the result, which is what has to be shown",
+    )
+    return Transfer(
+        original, moved, "SGD: equal temperature, T ~ lr / (batch size (1 - momentum)) x law factor", assumed
+    )
+
+
+def _move_adamw(original: Recipe, batch_size: int) -> Transfer:
+    times = batch_size / original.batch_size
+    root = math.sqrt(times)
+    moved = replace(
+        original,
+        lr=root * original.lr,
+        batch_size=batch_size,
+        momentum=original.momentum**times,
+        beta2=original.beta2**times,
+        weight_decay=root * original.weight_decay,
+    )
+    assumed = (
+        "gradients that are mostly noise, so that Adam's denominator falls as one over the root of the batch size",
+        "an eps that is small against that denominator",
+        "the same number of epochs; weights shrink as much over a sample, so the weight decay grows as the rate does",
+    )
+    return Transfer(
+        original,
+        moved,
+        "AdamW: rate by the square root of the batch size, half-lives of the betas in samples kept",
+        assumed,
+    )
