@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-Reading = dict[str, float | int | None]
+Reading = dict[str, float | int | str | None]  # text is a reason
 
 
 class CSVLog:
