@@ -128,7 +128,7 @@ def on_cpu(model: str, size: int, device: torch.device, rounds: int) -> dict[str
     data = noise(DATASETS[model], device, 4096 if model != "vgg16" else 1024)
     loop = PlainLoop(model, size, data, device)
     steps = STEPS[model]
-    processes, threads = cpu_workers(model, torch.get_num_threads())
+    processes, threads = cpu_workers(config(model, size, 0), torch.get_num_threads())
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(processes)]
     workers = [context.Process(target=serve, args=(model, size, threads, child), daemon=True) for _, child in pipes]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from heatbath.stats.compare import compare
     from heatbath.stats.comparison import Comparison, Comparisons
     from heatbath.studies.race import race
+    from heatbath.tasks.task import Task
     from heatbath.thermometry.averages import Estimate
     from heatbath.thermometry.logs import CSVLog, TensorBoardLog
     from heatbath.thermometry.noise import GradientNoise, measure_noise
@@ -41,6 +42,7 @@ __all__ = [
     "RandomSGD",
     "Record",
     "RunConfig",
+    "Task",
     "TensorBoardLog",
     "Thermometer",
     "Thermostat",
@@ -70,6 +72,7 @@ _LATER = {
     "RandomSGD": "heatbath.optim.random_sgd",
     "Record": "heatbath.runs.records",
     "RunConfig": "heatbath.runs.configs",
+    "Task": "heatbath.tasks.task",
     "TensorBoardLog": "heatbath.thermometry.logs",
     "Thermometer": "heatbath.thermometry.thermometer",
     "compare": "heatbath.stats.compare",

@@ -301,3 +301,53 @@ def _cut_the_network(monkeypatch):
     monkeypatch.setattr(urllib.request, "urlopen", fail)
     monkeypatch.setenv("XDG_CACHE_HOME", os.path.join(os.sep, "nowhere"))
     monkeypatch.delenv("HEATBATH_DATA", raising=False)
+
+
+TASK = """
+import torch
+from torch import nn
+import heatbath as hb
+
+generator = torch.Generator().manual_seed(0)
+X = torch.randn(60, 4, generator=generator)
+Y = (X.sum(1) > 0).long()
+
+
+def model():
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+task = hb.Task(model, (X, Y), (X, Y), name="signs")
+
+
+def make_task():
+    return hb.Task(model, (X, Y), (X, Y), name="made")
+
+
+number = 3
+"""
+
+
+def test_a_task_of_the_current_folder_is_trained(heatbath, refused, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "my_tasks.py").write_text(TASK)
+    knobs = ["--epochs", 3, "--batch-size", 10, "--lr", 0.1, "--device", "cpu", "--store", tmp_path / "store"]
+    status, out, _ = heatbath("train", "--task", "my_tasks:task", "--seeds", 3, "--workers", 2, *knobs)
+    assert status == 0
+    assert "signs on" in out
+    records = hb.load(tmp_path / "store")
+    assert [record.config.seed for record in records] == [0, 1, 2]
+    assert all(record.status == "finished" and record.config.model == "signs" for record in records)
+    assert all(record.final("test_accuracy") > 0.7 for record in records)
+    out = heatbath("runs", "list", "--store", tmp_path / "store")[1]
+    assert "signs" in out
+    out = heatbath("train", "--task", "my_tasks:make_task", *knobs, "--json")[1]
+    assert json.loads(out)[0]["config"]["task"]["name"] == "made"
+    for words, message in (
+        (["--task", "my_tasks:number"], "--task my_tasks:number: it is a int, no heatbath.Task"),
+        (["--task", "my_tasks:none"], "--task 'my_tasks:none': my_tasks has no none"),
+        (["--task", "no_tasks:task"], "--task 'no_tasks:task': there is no module no_tasks"),
+        (["--task", "my_tasks:task", "--model", "cnn"], "model 'cnn' and a task: give one of them"),
+    ):
+        assert message in refused("train", *words, *knobs)

@@ -18,6 +18,10 @@ from heatbath.tasks.registry import networks
 BASE = RunConfig()
 
 
+def run_of(model):
+    return RunConfig(model=model, dataset=networks()[model].dataset)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -94,13 +98,13 @@ def test_compiling_pays_for_long_runs_on_a_gpu():
 @pytest.mark.parametrize("cores", [1, 2, 8])
 @pytest.mark.parametrize("model", ["mlp", "cnn", "vgg16"])
 def test_workers_fill_the_cores_and_no_more(model, cores):
-    processes, threads = cpu_workers(model, cores)
+    processes, threads = cpu_workers(run_of(model), cores)
     assert processes * threads == cores
 
 
 def test_workers_fit_into_the_memory(monkeypatch):
     monkeypatch.setattr(planning, "available_memory", lambda: 3 * 2**30)
-    assert cpu_workers("cnn", 64) == (2, 1)
-    assert cpu_workers("mlp", 64) == (6, 1)
+    assert cpu_workers(run_of("cnn"), 64) == (2, 1)
+    assert cpu_workers(run_of("mlp"), 64) == (6, 1)
     monkeypatch.setattr(planning, "available_memory", lambda: 0)
-    assert cpu_workers("mlp", 64) == (1, 1)
+    assert cpu_workers(run_of("mlp"), 64) == (1, 1)

@@ -10,6 +10,7 @@ from heatbath.cli.screens import console, print_table, warn
 from heatbath.laws import Law
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import TAIL, Record
+from heatbath.tasks.facts import AnyTask
 
 SHORTEST = 8  # digits of a run's name in a table
 _MOST_PLACES = 8
@@ -123,6 +124,8 @@ def title(name: str) -> str:
 def cell(config: RunConfig, name: str) -> str:
     """Return a field of a config, for a table."""
     value: Any = getattr(config, name)
+    if isinstance(value, AnyTask):
+        return value.label
     if isinstance(value, Law):
         kind, _, number = str(value).partition(":")
         return f"{kind}:{float(number):.4g}" if number else kind

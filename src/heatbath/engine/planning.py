@@ -9,7 +9,6 @@ import torch
 
 from heatbath.runs.configs import RunConfig
 from heatbath.system.machine import available_memory
-from heatbath.tasks.registry import find_network
 
 
 def stack_key(config: RunConfig) -> tuple[Any, ...]:
@@ -27,7 +26,7 @@ def resolve_precision(config: RunConfig, device: torch.device) -> str:
         return "fp32"
     if config.precision != "auto":
         return config.precision
-    return config.network.precision
+    return config.network.precision if config.task is None else "tf32"
 
 
 def plan_stacks(configs: Sequence[RunConfig], device: torch.device | str, free_bytes: int | None = None) -> int:
@@ -47,29 +46,30 @@ def plan_stacks(configs: Sequence[RunConfig], device: torch.device | str, free_b
     if free_bytes is None:
         free_bytes, _ = torch.cuda.mem_get_info(device)
     room = int(0.8 * free_bytes - _SHARED_BYTES) // replica_bytes(configs[0])
-    return max(1, min(len(configs), configs[0].network.cost.most, room))
+    return max(1, min(len(configs), configs[0].cost.most, room))
 
 
 def replica_bytes(config: RunConfig) -> int:
     """Return about how much GPU memory one more replica takes: weights, activations and the order of its images."""
-    cost = config.network.cost
+    cost = config.cost
     weights = cost.weights * 4 * 4  # parameters, velocities, gradients, and as much as one of them to spare
     return weights + config.batch_size * cost.activation_bytes + 40 * config.training_images
 
 
 def pays_to_compile(configs: Sequence[RunConfig], device: torch.device | str) -> bool:
     """Return whether a stack trains long enough on a GPU to make up for the half minute that compiling takes."""
-    config, network = configs[0], configs[0].network
-    steps = config.steps_per_epoch * config.epochs * (1 if network.stacked.stacks else len(configs))
-    return torch.device(device).type == "cuda" and steps >= network.cost.compiled_steps
+    config = configs[0]
+    together = config.task is not None or config.network.stacked.stacks
+    steps = config.steps * (1 if together else len(configs))
+    return torch.device(device).type == "cuda" and steps >= config.cost.compiled_steps
 
 
-def cpu_workers(model: str, cores: int) -> tuple[int, int]:
-    """Return how many processes to train a network with, and how many threads in each: measured, see benchmarks.
+def cpu_workers(config: RunConfig, cores: int) -> tuple[int, int]:
+    """Return how many processes to train such runs with, and how many threads in each: measured, see benchmarks.
 
     There are no more processes than fit into the memory; the threads, on which the last bits of sums depend, stay.
     """
-    size = find_network(model).cost.process_bytes
+    size = config.cost.process_bytes
     return (1, cores) if size is None else (max(1, min(cores, available_memory() // size)), 1)
 
 

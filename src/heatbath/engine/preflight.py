@@ -16,7 +16,7 @@ _UNITS = {"years": 365.25 * 86400.0, "months": 30.4 * 86400.0, "weeks": 604800.0
 
 def core_seconds(configs: Sequence[RunConfig], remaining: Mapping[str, int]) -> float:
     """Return about how long one core takes for the epochs that runs still lack."""
-    return sum(remaining[c.run] * c.training_images * c.network.cost.cpu_seconds for c in configs)
+    return sum(remaining[c.run] * c.training_images * c.cost.cpu_seconds for c in configs)
 
 
 def warn_of_long_work(configs: Sequence[RunConfig], tally: Tally, options: Options) -> None:
@@ -24,7 +24,7 @@ def warn_of_long_work(configs: Sequence[RunConfig], tally: Tally, options: Optio
     cores, total = machine.available_cores(), 0.0
     for model in dict.fromkeys(config.model for config in configs):
         runs = [config for config in configs if config.model == model]
-        processes, threads = planning.cpu_workers(model, cores)
+        processes, threads = planning.cpu_workers(runs[0], cores)
         busy = min(cores, threads * min(options.workers or processes, len(runs)))
         total += core_seconds(runs, tally.remaining) / busy
     if total > _LONG:

@@ -10,17 +10,20 @@ in another order, and they agree to rounding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from heatbath.data.datasets import Dataset
+from heatbath.engine.batched_task import task_groups
 from heatbath.engine.cpu_replica import CpuReplica
 from heatbath.engine.cuda_graph import CapturedGroups
 from heatbath.engine.gpu_replicas import GpuReplicas
 from heatbath.engine.planning import pays_to_compile, resolve_precision
 from heatbath.engine.precision import arithmetic
-from heatbath.engine.replicas import Replicas, Split
+from heatbath.engine.replicas import Split
+from heatbath.engine.task_replica import Splits
 from heatbath.runs.checkpoints import ReplicaState
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
@@ -32,7 +35,7 @@ class Stack:
 
     Args:
         configs: the runs, alike in `heatbath.engine.planning.stack_key`.
-        dataset: theirs, on any device.
+        dataset: theirs, on any device; for tasks, their samples on the device.
         device: where to train.
         states: where each run stands, if not at its start; all after the same epoch.
         compile: whether to compile the step, on a GPU; by default where that pays, see `planning.pays_to_compile`.
@@ -43,12 +46,13 @@ class Stack:
         groups: the replicas that are computed in one call each.
         epoch: how many epochs they have completed.
         precision: the one in use, never ``"auto"``.
+        how: runs of a task are computed, in words; empty for the networks of the paper.
     """
 
     def __init__(
         self,
         configs: Sequence[RunConfig],
-        dataset: Dataset,
+        dataset: Dataset | Splits,
         *,
         device: torch.device | str = "cpu",
         states: Sequence[ReplicaState] | None = None,
@@ -58,30 +62,39 @@ class Stack:
         self.configs = tuple(configs)
         self.device = torch.device(device)
         self.precision = resolve_precision(self.configs[0], self.device)
-        network = self.configs[0].network.stacked
-        dataset = dataset.to(self.device)
-        splits = {name: Split.of(dataset, name, network.stacks) for name in Split.names(dataset)}
-        self.groups: Sequence[Replicas]
+        compiled = pays_to_compile(self.configs, self.device) if compile is None else compile
+        self.groups: Sequence[Any]
         self._program: CapturedGroups | _OneByOne
+        if isinstance(dataset, Dataset):
+            self.how = ""
+            self._take_network(dataset.to(self.device), compiled)
+            states = self._initial_states(features) if states is None else states
+        else:
+            self.groups, self.how = task_groups(self.configs, dataset, self.precision, compiled)
+            self._program = _OneByOne(self.groups)
+        self.epoch = int(states[0]["epoch"]) if states else 0
+        if any(int(state["epoch"]) != self.epoch for state in states or ()):
+            raise ValueError("the replicas of a stack must stand after the same epoch")
+        if states is None:  # those of tasks start from their seeds
+            return
+        rest = iter(states)
+        for group in self.groups:
+            group.load([next(rest) for _ in group.configs])
+
+    def _take_network(self, dataset: Dataset, compiled: bool) -> None:
+        network = self.configs[0].network.stacked
+        splits = {name: Split.of(dataset, name, network.stacks) for name in Split.names(dataset)}
         if self.device.type == "cpu":
             # A CPU gains nothing from a batched product, whose bits would depend on the neighbours.
             self.groups = alone = [CpuReplica(config, network, splits, self.precision) for config in self.configs]
             self._program = _OneByOne(alone)
         else:
-            compiled = pays_to_compile(self.configs, self.device) if compile is None else compile
             together = len(self.configs) if network.stacks else 1
             self.groups = groups = [
                 GpuReplicas(self.configs[i : i + together], network, splits, self.precision, compiled)
                 for i in range(0, len(self.configs), together)
             ]
             self._program = CapturedGroups(groups, self.device, self.precision)
-        states = self._initial_states(features) if states is None else states
-        self.epoch = int(states[0]["epoch"])
-        if any(int(state["epoch"]) != self.epoch for state in states):
-            raise ValueError("the replicas of a stack must stand after the same epoch")
-        rest = iter(states)
-        for group in self.groups:
-            group.load([next(rest) for _ in group.configs])
 
     def train_epoch(self) -> list[Epoch]:
         """Go once through the training images; return what is measured after that, for each replica."""
@@ -121,9 +134,9 @@ class Stack:
 
 
 class _OneByOne:
-    """Replicas on a CPU, computed one after another."""
+    """Groups that are computed one after another: replicas on a CPU, and runs of tasks anywhere."""
 
-    def __init__(self, replicas: Sequence[CpuReplica]) -> None:
+    def __init__(self, replicas: Sequence[Any]) -> None:
         self._replicas = replicas
 
     def advance(self, epoch: int, steps: int) -> None:

@@ -19,10 +19,13 @@ from heatbath.engine import planning
 from heatbath.engine.jobs import Ended, Job, Measured, Outcome
 from heatbath.engine.options import Options
 from heatbath.engine.stack import Stack
+from heatbath.engine.task_replica import Splits, split_task
 from heatbath.runs.checkpoints import REFUSED, DamagedCheckpointError, ReplicaState, Saver, Shelf
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
 from heatbath.system import machine
+from heatbath.tasks.probe import probe
+from heatbath.tasks.task import live_task
 
 _NO_GPU_MEMORY = re.compile(r"out of memory|CU\w+_STATUS_ALLOC_FAILED|(FIND|GET) was unable to find an engine")
 
@@ -39,7 +42,7 @@ class Trainer:
         self._options, self._folder = options, checkpoints
         self._device = torch.device(options.device)
         self._shelf = Shelf(checkpoints)
-        self._datasets: dict[tuple[Any, ...], Dataset] = {}
+        self._datasets: dict[tuple[Any, ...], Dataset | Splits] = {}
         self._features: Any = None
 
     def work(self, job: Job) -> Iterator[Outcome]:
@@ -71,15 +74,20 @@ class Trainer:
         """
         try:
             for config in {_data_key(config): config for config in configs}.values():
+                if config.task is not None:
+                    probe(live_task(config.task))
+                    continue
                 self.dataset(config, progress)
                 self.features(config, progress)
         except DataError as error:
             advice = "'heatbath data' shows what is found where, 'heatbath data --get NAME' fetches it"
             raise DataError(f"{error}; {advice}") from error
 
-    def dataset(self, config: RunConfig, progress: Callable[[str, int, int], None] | None = None) -> Dataset:
-        """Return the images of a run, loaded once."""
+    def dataset(self, config: RunConfig, progress: Callable[[str, int, int], None] | None = None) -> Dataset | Splits:
+        """Return the images, or the samples of the task, of a run, loaded once."""
         key = _data_key(config)
+        if key not in self._datasets and config.task is not None:
+            self._datasets[key] = split_task(live_task(config.task), config.validation, self._device)
         if key not in self._datasets:
             self._datasets[key] = load_dataset(
                 config.dataset,
@@ -93,8 +101,8 @@ class Trainer:
 
     def features(self, config: RunConfig, progress: Callable[[str, int, int], None] | None = None) -> Any:
         """Return the weights that a run starts from, loaded once; None where it starts from its seed."""
-        load = config.network.pretrained
-        if config.weights is None or load is None:
+        load = config.network.pretrained if config.weights is not None else None
+        if load is None:
             return None
         if self._features is None:
             self._features = load(config.weights, self._options.data_dir, progress)
@@ -107,7 +115,7 @@ class Trainer:
 
     def _train(self, job: Job) -> Iterator[Measured]:
         """Train to the end. What is told is in a checkpoint before, unless the stack has ended."""
-        with self._threads(job.configs[0].model), _plain_memory_errors():
+        with self._threads(job.configs[0]), _plain_memory_errors():
             states, curves = self._restore(job)
             first = job.configs[0]
             stack = Stack(
@@ -161,19 +169,19 @@ class Trainer:
         return states, curves
 
     @contextmanager
-    def _threads(self, model: str) -> Iterator[None]:
-        """On a CPU, the threads that are fastest for a network: the last bits of a sum depend on them."""
+    def _threads(self, config: RunConfig) -> Iterator[None]:
+        """On a CPU, the threads that are fastest for such runs: the last bits of a sum depend on them."""
         before = torch.get_num_threads()
         try:
             if self._device.type == "cpu":
-                torch.set_num_threads(planning.cpu_workers(model, machine.available_cores())[1])
+                torch.set_num_threads(planning.cpu_workers(config, machine.available_cores())[1])
             yield
         finally:
             torch.set_num_threads(before)
 
 
 def _data_key(config: RunConfig) -> tuple[Any, ...]:
-    return config.dataset, config.validation, config.weights
+    return config.dataset, config.validation, config.weights, config.task
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from heatbath.draws import check_integer
 from heatbath.laws import COUPLINGS, Constant, Law, Uniform, parse_law
 from heatbath.runs.protocols import SCHEDULES, Array, Protocol, parse_protocol, schedule_factors
 from heatbath.tasks.facts import AnyTask, TaskFacts
-from heatbath.tasks.registry import Network, check_images, find_network, networks
+from heatbath.tasks.registry import Cost, Network, check_images, find_network, networks
 from heatbath.thermostat import Thermostat
 
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
@@ -192,6 +192,20 @@ class RunConfig:
         return find_network(self.model)
 
     @property
+    def cost(self) -> Cost:
+        """What it costs in time and memory, roughly.
+
+        Raises:
+            ValueError: its task cannot be trained.
+        """
+        if self.task is None:
+            return self.network.cost
+        from heatbath.tasks.probe import probe
+        from heatbath.tasks.task import live_task
+
+        return probe(live_task(self.task)).cost
+
+    @property
     def training_images(self) -> int:
         """How many images, or other samples, it trains on."""
         return self._all_images - self.validation
@@ -241,7 +255,7 @@ class RunConfig:
     def settings(self) -> dict[str, Any]:
         """Return all fields for a table: as in `to_dict`, defaults too, and of a task its name and digest."""
         values = {field.name: getattr(self, field.name) for field in fields(self)} | self.to_dict()
-        return {**values, "task": None if self.task is None else str(self.task)}
+        return {**values, "task": None if self.task is None else self.task.label}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:

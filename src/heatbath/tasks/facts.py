@@ -26,11 +26,13 @@ class AnyTask(ABC):
     def __hash__(self) -> int:
         return hash(self.facts.digest)
 
-    def __str__(self) -> str:
+    @property
+    def label(self) -> str:
+        """A short name that changes with the task."""
         return f"{self.facts.name}@{self.facts.digest[:8]}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TaskFacts(AnyTask):
     """Facts on one task.
 
@@ -47,6 +49,9 @@ class TaskFacts(AnyTask):
     test_samples: int
     measured: tuple[str, ...]
     parts: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"TaskFacts({self.label}: {self.samples:,} + {self.test_samples:,} samples; {', '.join(self.measured)})"
 
     @property
     def facts(self) -> TaskFacts:

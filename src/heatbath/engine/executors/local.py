@@ -75,7 +75,7 @@ class Local:
         """
         if self.device != "cpu":
             return 1, 1
-        processes, threads = planning.cpu_workers(configs[0].model, machine.available_cores())
+        processes, threads = planning.cpu_workers(configs[0], machine.available_cores())
         enough = self._options.workers is not None or seconds > _WORTH_WORKERS
         return min(self._options.workers or processes, jobs) if enough else 1, threads
 

@@ -1,0 +1,235 @@
+"""Runs of a user's task that a GPU computes in one call, with ``torch.func``: a replica in each row of the parameters.
+
+On a CPU it computes the same, which is how it is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, func
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from heatbath.data.datasets import epoch_orders
+from heatbath.engine.linear_step import linear_coefficients, linear_sgd
+from heatbath.engine.replicas import optimizer_settings
+from heatbath.engine.task_replica import Splits, StepDraws, TaskReplica, evaluation_size, read_sums, split_task
+from heatbath.runs.checkpoints import ReplicaState
+from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import Epoch
+from heatbath.tasks.dropout import SeededDropout, dropout_orbits
+from heatbath.tasks.losses import read_outputs
+from heatbath.tasks.probe import probe
+from heatbath.tasks.samples import Samples
+from heatbath.tasks.task import live_task
+
+TOLERANCE = 1e-3
+"""By how much gradients of a batched step may differ from those of a replica alone, relative to the largest."""
+
+Tensors = dict[str, Tensor]
+
+
+class BatchedTask:
+    """Any number of runs of one task.
+
+    Args:
+        configs: the runs.
+        splits: the data by name, on the device to train on.
+        precision: see `TaskReplica`.
+        compiled: whether to compile the gradients.
+    """
+
+    def __init__(self, configs: Sequence[RunConfig], splits: Splits, precision: str, compiled: bool = False) -> None:
+        self.configs, self._splits, self._data = tuple(configs), splits, splits["train"]
+        self._task, self._device = live_task(configs[0].task), splits["train"].inputs.device
+        self._bf16 = precision == "bf16"
+        models = [self._task.build(config.seed).to(self._device) for config in configs]
+        trained = {name for name, one in models[0].named_parameters() if one.requires_grad}
+        stacked, buffers = func.stack_module_state(models)
+        self._params: Tensors = {name: one.detach() for name, one in stacked.items() if name in trained}
+        self._fixed: Tensors = {name: one.detach() for name, one in stacked.items() if name not in trained}
+        self._buffers: Tensors = dict(buffers)
+        self._velocities = [torch.zeros_like(one) for one in self._params.values()]
+        self._model = models[0]  # not on the meta device, where tied weights would come apart
+        self._settings = [optimizer_settings(config) for config in configs]
+        self._per_row = [
+            torch.tensor([settings[name] for settings in self._settings], device=self._device)
+            for name in ("momentum", "weight_decay")
+        ]
+        seeds = [config.seed for config in configs]
+        self._draws = [StepDraws(seed, self._device) for seed in seeds]
+        self._orbits = [part.to(self._device) for part in dropout_orbits(seeds, probe(self._task).dropout_calls)]
+        self._gradients: Any = func.vmap(
+            func.grad(self._loss, has_aux=True), in_dims=(0, 0, 0, 0, 0, 0, 0, None), randomness="error"
+        )
+        if compiled:
+            self._gradients = torch.compile(self._gradients, dynamic=False)
+
+    def prepare(self, epoch: int) -> None:
+        """Lay out the order of the samples and the coefficients of the steps for one epoch, counted from 0."""
+        first = self.configs[0]
+        orders = [
+            epoch_orders(len(self._data), [config.seed], epoch, self._device, config.sampling)[0]
+            for config in self.configs
+        ]
+        self._rows = torch.stack(orders).split(first.batch_size, dim=1)
+        self._multipliers = [
+            config.protocol.multipliers(config.law, config.seed, epoch, first.steps_per_epoch)
+            for config in self.configs
+        ]
+        found = [
+            np.stack(linear_coefficients(row, *(knobs[name] for name in ("lr", "momentum", "nesterov", "coupling"))), 1)
+            for row, knobs in zip(self._multipliers, self._settings, strict=True)
+        ]
+        self._coefficients = torch.from_numpy(np.stack(found, axis=2)).float().to(self._device)
+        self._taken = epoch * first.steps_per_epoch
+        self._model.train()
+
+    def step(self, at: int) -> None:
+        """Take step ``at`` of the epoch with all replicas."""
+        grads = self.gradients(at)
+        coefficients = self._coefficients[at].unbind()
+        params, (momentum, decay) = list(self._params.values()), self._per_row
+        with torch.no_grad():
+            linear_sgd(params, grads, self._velocities, coefficients, momentum, decay, (1.0,) * len(params))
+
+    def gradients(self, at: int) -> list[Tensor]:
+        """Return the gradients of step ``at``; buffers, such as running means, go on."""
+        rows, taken = self._rows[at], self._taken + at
+        batch = self._data.at(rows.flatten())
+        inputs, targets = (part.unflatten(0, rows.shape) for part in (batch.inputs, batch.targets))
+        if self._task.augment is not None:
+            parts = zip(self._draws, inputs.unbind(), strict=True)
+            inputs = torch.stack([draws.augment(self._task, part, taken) for draws, part in parts])
+        tensors = self._params, self._fixed, self._buffers, inputs, targets, *self._orbits
+        with _batchable_attention(self._device):
+            found, self._buffers = self._gradients(*tensors, taken)
+        return [found[name] for name in self._params]
+
+    @torch.no_grad()
+    def evaluate(self) -> Tensor:
+        """Return sums and counts, of shape (splits, measures, 2, replicas)."""
+        self._model.eval()
+        with _batchable_attention(self._device):
+            return torch.stack([self._sums(split) for split in self._splits.values()])
+
+    def read(self, sums: Tensor) -> list[Epoch]:
+        """Return what `evaluate` found, one `Epoch` for each replica."""
+        rates = [config.lr * float(row.mean()) for config, row in zip(self.configs, self._multipliers, strict=True)]
+        found = sums.cpu().unbind(-1)
+        return [read_sums(self._task, self._splits, one, rate) for one, rate in zip(found, rates, strict=True)]
+
+    def load(self, states: Sequence[ReplicaState]) -> None:
+        """Put the replicas into these states."""
+        for kind, tensors in self._tensors().items():
+            for name, tensor in tensors.items():
+                rows = [state[f"{kind}.{name}"] * (state["unit"] if kind == "velocity" else 1) for state in states]
+                tensor.copy_(torch.stack(rows))
+
+    def states(self) -> list[ReplicaState]:
+        """Return copies of their states, on the CPU, without the number of the epoch."""
+        stacks = {
+            f"{kind}.{name}": tensor.cpu()
+            for kind, tensors in self._tensors().items()
+            for name, tensor in tensors.items()
+        }
+        unit = torch.tensor(1.0, dtype=torch.float64, device="cpu")
+        return [
+            {"unit": unit, **{name: stack[row].clone() for name, stack in stacks.items()}}
+            for row in range(len(self.configs))
+        ]
+
+    def _tensors(self) -> dict[str, Tensors]:
+        velocities = dict(zip(self._params, self._velocities, strict=True))
+        return {"weight": self._params, "velocity": velocities, "buffer": self._buffers}
+
+    def _loss(
+        self,
+        params: Tensors,
+        fixed: Tensors,
+        buffers: Tensors,
+        inputs: Tensor,
+        targets: Tensor,
+        starts: Tensor,
+        increments: Tensor,
+        taken: int,
+    ) -> tuple[Tensor, Tensors]:
+        """The mean loss of one replica, and its buffers after that."""
+        buffers = {name: one.clone() for name, one in buffers.items()}  # which a model changes in place
+        with SeededDropout(lambda call: (starts[call], increments[call]), taken):
+            outputs = self._call({**params, **fixed, **buffers}, inputs)
+        return self._task.loss.mean(outputs, targets), buffers
+
+    def _call(self, tensors: Tensors, inputs: Tensor) -> Tensor:
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            return read_outputs(func.functional_call(self._model, tensors, (inputs,)))
+
+    def _sums(self, split: Samples) -> Tensor:
+        measures = (self._task.loss, *self._task.metrics)
+        tensors = {**self._params, **self._fixed, **self._buffers}
+        forward = func.vmap(self._call, in_dims=(0, None))
+        size = max(1, evaluation_size(self._task) // len(self.configs))
+        total = torch.zeros(len(measures), 2, len(self.configs), dtype=torch.float64, device=self._device)
+        for inputs, targets in zip(split.inputs.split(size), split.targets.split(size), strict=True):
+            for row, outputs in enumerate(forward(tensors, inputs)):
+                total[:, :, row] += torch.stack([torch.stack(one.sums(outputs, targets)) for one in measures])
+        return total
+
+
+@contextmanager
+def _batchable_attention(device: torch.device) -> Iterator[None]:
+    """Attention inside by kernels that ``vmap`` has a rule for."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def task_groups(
+    configs: Sequence[RunConfig], splits: Splits, precision: str, compiled: bool
+) -> tuple[list[TaskReplica] | list[BatchedTask], str]:
+    """Return the runs of a stack in groups that are computed in one call each, and how in words.
+
+    On a CPU each is computed alone, so that its bits do not depend on its neighbours. On a GPU they are batched where
+    that can be done.
+    """
+    against: str | None = "as on every CPU"
+    if splits["train"].inputs.device.type != "cpu":
+        against = reason_against_batching(configs[0])
+    if against is None:
+        return [BatchedTask(configs, splits, precision, compiled)], "batched"
+    return [TaskReplica(config, splits, precision) for config in configs], f"one by one: {against}"
+
+
+def reason_against_batching(config: RunConfig) -> str | None:
+    """Return why runs of a task cannot be batched; None where a batched step has the gradients of each replica alone.
+
+    Two replicas are tried on a small batch, on the CPU.
+    """
+    task = live_task(config.task)
+    if probe(task).draws:
+        return "the model draws random numbers of its own while it trains"
+    few = config.with_(batch_size=min(8, config.training_images), validation=0, sampling="shuffled")
+    splits = split_task(task, 0)
+    try:
+        together = BatchedTask([few.with_(seed=seed) for seed in (0, 1)], splits, "fp32")
+        together.prepare(0)
+        found = together.gradients(0)
+        for row, seed in enumerate((0, 1)):
+            alone = TaskReplica(few.with_(seed=seed), splits, "fp32")
+            alone.prepare(0)
+            expected = alone.gradients(0)
+            scale = max(float(one.abs().max()) for one in expected)
+            worst = max(float((one[row] - other).abs().max()) for one, other in zip(found, expected, strict=True))
+            if not worst <= TOLERANCE * scale:
+                return f"gradients differ by {worst:.1e} from those of a replica alone, which go up to {scale:.1e}"
+    except Exception as error:  # whatever torch.func cannot do with this model
+        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.200}"
+    return None

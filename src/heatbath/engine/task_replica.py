@@ -1,0 +1,210 @@
+"""One run of a user's task, computed alone: its own module, stepped by the optimizer's own function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heatbath.data.datasets import epoch_orders, permutation
+from heatbath.draws import Stream, orbits, random_bits
+from heatbath.engine.replicas import optimizer_settings
+from heatbath.optim.kernels import random_sgd
+from heatbath.runs.checkpoints import ReplicaState
+from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import Epoch
+from heatbath.tasks.dropout import SeededDropout
+from heatbath.tasks.losses import read_outputs
+from heatbath.tasks.probe import probe
+from heatbath.tasks.samples import Samples
+from heatbath.tasks.task import Task, live_task
+
+Splits = Mapping[str, Samples]
+
+
+def split_task(task: Task, validation: int, device: torch.device | str = "cpu") -> dict[str, Samples]:
+    """Return the parts of a task's data on a device: ``train``, ``test``, and ``validation`` where some is held out.
+
+    The samples that are held out are the same for all seeds.
+    """
+    if validation == 0:
+        return {"train": task.train.to(device), "test": task.test.to(device)}
+    order = permutation(len(task.train), 0, Stream.CHOICE)
+    held, kept = (torch.from_numpy(np.sort(part)) for part in (order[:validation], order[validation:]))
+    parts = {"train": task.train.at(kept), "test": task.test, "validation": task.train.at(held)}
+    return {name: part.to(device) for name, part in parts.items()}
+
+
+class TaskReplica:
+    """A single run.
+
+    Args:
+        config: the run; its task can be trained.
+        splits: the data by name, on the device to train on.
+        precision: ``"fp32"``, ``"tf32"`` or ``"bf16"``, for which torch's autocast chooses what is rounded.
+    """
+
+    def __init__(self, config: RunConfig, splits: Splits, precision: str) -> None:
+        self.configs = (config,)
+        self._config, self._splits = config, splits
+        self._task = live_task(config.task)
+        self._data = splits["train"]
+        self._device = self._data.inputs.device
+        self._bf16 = precision == "bf16"
+        self._model = self._task.build(config.seed).to(self._device)
+        trained = {name: one for name, one in self._model.named_parameters() if one.requires_grad}
+        self._names: list[str] = list(trained)
+        self._params: list[Tensor] = list(trained.values())
+        self._velocities = [torch.zeros_like(param) for param in self._params]
+        self._unit = 1.0  # of the velocities, which `random_sgd` keeps over a number of its own
+        self._settings = optimizer_settings(config)
+        self._chunk = evaluation_size(self._task)
+        self._draws = StepDraws(config.seed, self._device)
+
+    def prepare(self, epoch: int) -> None:
+        """Lay out the order of the samples and the multipliers of the rate for one epoch, counted from 0."""
+        config = self._config
+        rows = epoch_orders(len(self._data), [config.seed], epoch, self._device, config.sampling)[0]
+        self._rows = rows.split(config.batch_size)
+        self._multipliers = config.protocol.multipliers(config.law, config.seed, epoch, config.steps_per_epoch)
+        self._taken = epoch * config.steps_per_epoch
+        self._model.train()
+
+    def step(self, at: int) -> None:
+        """Take step ``at`` of the epoch."""
+        grads = self.gradients(at)
+        buffers = self._velocities if self._settings["momentum"] else []
+        multiplier = float(self._multipliers[at])
+        with torch.no_grad():
+            self._unit = random_sgd(
+                self._params, grads, buffers, multiplier=multiplier, unit=self._unit, **self._settings
+            )
+
+    def gradients(self, at: int) -> list[Tensor]:
+        """Return the gradients of step ``at``; buffers, such as running means, go on."""
+        taken = self._taken + at
+        batch = self._data.at(self._rows[at])
+        inputs = self._draws.augment(self._task, batch.inputs, taken)
+        with self._draws.forward(self._task, taken):
+            loss = self._task.loss.mean(self._outputs(inputs), batch.targets)
+        found = torch.autograd.grad(loss, self._params, allow_unused=True)
+        return [_like(param, grad) for param, grad in zip(self._params, found, strict=True)]
+
+    @torch.no_grad()
+    def evaluate(self) -> Tensor:
+        """Return the sums of loss and metrics over each split and their counts, of shape (splits, measures, 2)."""
+        self._model.eval()
+        return torch.stack([self._sums(split) for split in self._splits.values()])
+
+    def read(self, sums: Tensor) -> list[Epoch]:
+        """Return what `evaluate` found."""
+        rate = self._config.lr * float(self._multipliers.mean())
+        return [read_sums(self._task, self._splits, sums, rate)]
+
+    def load(self, states: Sequence[ReplicaState]) -> None:
+        """Put it into this state."""
+        (state,) = states
+        self._unit = float(state["unit"])
+        with torch.no_grad():
+            for kind, tensors in self._tensors().items():
+                for name, tensor in tensors.items():
+                    tensor.copy_(state[f"{kind}.{name}"])
+
+    @torch.no_grad()
+    def states(self) -> list[ReplicaState]:
+        """Return a copy of its state, on the CPU, without the number of the epoch."""
+        found = {
+            f"{kind}.{name}": tensor.detach().cpu().clone()
+            for kind, tensors in self._tensors().items()
+            for name, tensor in tensors.items()
+        }
+        return [{"unit": torch.tensor(self._unit, dtype=torch.float64, device="cpu"), **found}]
+
+    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All that training changes."""
+        return {
+            "weight": dict(zip(self._names, self._params, strict=True)),
+            "velocity": dict(zip(self._names, self._velocities, strict=True)),
+            "buffer": dict(self._model.named_buffers()),
+        }
+
+    def _outputs(self, inputs: Tensor) -> Tensor:
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            return read_outputs(self._model(inputs))
+
+    def _sums(self, split: Samples) -> Tensor:
+        measures = (self._task.loss, *self._task.metrics)
+        total = torch.zeros(len(measures), 2, dtype=torch.float64, device=self._device)
+        for inputs, targets in zip(split.inputs.split(self._chunk), split.targets.split(self._chunk), strict=True):
+            outputs = self._outputs(inputs)
+            total += torch.stack([torch.stack(measure.sums(outputs, targets)) for measure in measures])
+        return total
+
+
+class StepDraws:
+    """The random numbers of one replica's steps, each a function of its seed and the step alone.
+
+    Args:
+        seed: of the run.
+        device: where it is trained.
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._seed, self._device = seed, device
+        self._generator = torch.Generator(device)
+        self._orbits: list[tuple[int, int]] = []
+
+    def augment(self, task: Task, inputs: Tensor, step: int) -> Tensor:
+        """Return the inputs of one step as they are trained on."""
+        if task.augment is None:
+            return inputs
+        return task.augment(inputs, self._generator.manual_seed(self._number(Stream.AUGMENT, step)))
+
+    @contextmanager
+    def forward(self, task: Task, step: int) -> Iterator[None]:
+        """Whatever a model draws inside depends on the seed and the step alone."""
+        tried = probe(task)
+        with ExitStack() as contexts:
+            if tried.dropout_calls:
+                contexts.enter_context(SeededDropout(self.dropout_orbit, step))
+            if tried.draws:
+                devices = [self._device] if self._device.type == "cuda" else []
+                contexts.enter_context(torch.random.fork_rng(devices=devices))
+                torch.manual_seed(self._number(Stream.FORWARD, step))
+            yield
+
+    def dropout_orbit(self, call: int) -> tuple[int, int]:
+        """Return the start and increment of the stream of one call of dropout in each step."""
+        while len(self._orbits) <= call:
+            key, gamma = orbits([self._seed], Stream.DROPOUT.at(len(self._orbits)))
+            self._orbits.append((int(key[0]), int(gamma[0])))
+        return self._orbits[call]
+
+    def _number(self, stream: Stream, step: int) -> int:
+        key, gamma = orbits([self._seed], stream)
+        return int(random_bits(key, gamma, np.int64(step))[0])
+
+
+def read_sums(task: Task, splits: Splits, sums: Tensor, rate: float) -> Epoch:
+    """Return what one replica measured from sums of shape (splits, measures, 2)."""
+    metrics = {}
+    for split, rows in zip(splits, sums.tolist(), strict=True):
+        for measure, (total, count) in zip((task.loss, *task.metrics), rows, strict=True):
+            metrics[f"{split}_{measure.name}"] = measure.finish(total / count) if count else math.nan
+    return Epoch(rate, metrics)
+
+
+def evaluation_size(task: Task) -> int:
+    """Return how many samples are evaluated at once: a fixed number for a task, as the last bits depend on it."""
+    return max(1, min(500, 2**28 // max(1, probe(task).cost.activation_bytes)))
+
+
+def _like(param: Tensor, grad: Tensor | None) -> Tensor:
+    """The gradient laid out as its parameter, as the fused kernel needs it; zero where the loss does not use it."""
+    if grad is None:
+        return torch.zeros_like(param)
+    return grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)

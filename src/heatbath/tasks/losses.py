@@ -1,0 +1,209 @@
+"""Losses and metrics by name or as a function of outputs and targets, summed over samples or tokens.
+
+A sum over a data set is one of sums over its batches, so that a mean is exact however the data is cut. Targets of -100
+count nowhere, as in torch's cross entropy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+IGNORED = -100
+Values = Callable[[Tensor, Tensor], Tensor]
+Function = Callable[[Tensor, Tensor], Any]
+
+
+def read_outputs(outputs: Any) -> Tensor:
+    """Return the tensor in what a model returns: itself, or its ``logits``.
+
+    Raises:
+        TypeError: there is none.
+    """
+    if isinstance(outputs, Tensor):
+        return outputs
+    found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    if isinstance(found, Tensor):
+        return found
+    what = f"a {type(outputs).__name__}"
+    if isinstance(outputs, Mapping):
+        what += f" with {', '.join(map(str, outputs)) or 'nothing'}"
+    raise TypeError(f"the model returns {what}: it must return a tensor, or an object with a tensor .logits")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A loss or a metric.
+
+    Attributes:
+        name: what records call it.
+        values: one number for each target that counts; None for a function of the user's.
+        function: of outputs and targets: a mean over the batch, or a number for each sample.
+        finish: applied to the mean over all data.
+    """
+
+    name: str
+    values: Values | None = None
+    function: Function | None = None
+    finish: Callable[[float], float] = float
+
+    def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean over a batch, to be minimised."""
+        if self.values is not None:
+            return self.values(outputs, targets).sum() / counted(targets).clamp(min=1)
+        assert self.function is not None
+        found: Tensor = self.function(outputs, targets)
+        return found
+
+    def sums(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum over a batch, and over how many it is, as double precision."""
+        if self.values is not None:
+            return self.values(outputs, targets).double().sum(), counted(targets).double()
+        assert self.function is not None
+        samples = torch.tensor(float(len(targets)), dtype=torch.float64, device=targets.device)
+        found = torch.as_tensor(self.function(outputs, targets), device=targets.device).double()
+        if found.ndim == 0:
+            return found * samples, samples
+        if found.shape == targets.shape[:1]:
+            return found.sum(), samples
+        shape, expected = tuple(found.shape), f"one number, or one for each of the {len(targets)} samples"
+        raise ValueError(f"metric {self.name} returns a tensor of shape {shape}: it must return {expected}")
+
+
+def counted(targets: Tensor) -> Tensor:
+    """Return how many targets count."""
+    if targets.is_floating_point():
+        return torch.tensor(targets.numel(), device=targets.device)
+    return (targets != IGNORED).sum()
+
+
+def class_scores(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return scores of shape (targets, classes) and targets of shape (targets,), for any shape of both.
+
+    Classes are the last dimension of the outputs, as in a language model, or else the second, as in torch's cross
+    entropy.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    if outputs.shape[:-1] == targets.shape:
+        return outputs.flatten(0, -2), targets.flatten()
+    if outputs.ndim > 2 and (outputs.shape[0], *outputs.shape[2:]) == tuple(targets.shape):
+        return outputs.movedim(1, -1).flatten(0, -2), targets.flatten()
+    raise ValueError(
+        f"outputs of shape {tuple(outputs.shape)} are no class scores of targets of shape {tuple(targets.shape)}"
+    )
+
+
+def _same_shape(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    if outputs.ndim == targets.ndim + 1 and outputs.shape[-1] == 1:
+        outputs = outputs.squeeze(-1)
+    if outputs.shape != targets.shape:
+        raise ValueError(f"outputs have shape {tuple(outputs.shape)}, targets {tuple(targets.shape)}")
+    return outputs, targets.to(outputs.dtype)
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    scores, flat = class_scores(outputs, targets)
+    return functional.cross_entropy(_at_least_single(scores), flat, reduction="none", ignore_index=IGNORED)
+
+
+def _binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    outputs, targets = _same_shape(_at_least_single(outputs), targets)
+    return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+
+
+def _squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    outputs, targets = _same_shape(_at_least_single(outputs), targets)
+    return (outputs - targets) ** 2
+
+
+def _distances(outputs: Tensor, targets: Tensor) -> Tensor:
+    outputs, targets = _same_shape(_at_least_single(outputs), targets)
+    return (outputs - targets).abs()
+
+
+def _hits(outputs: Tensor, targets: Tensor, among: int = 1) -> Tensor:
+    scores, flat = class_scores(outputs, targets)
+    best = scores.topk(min(among, scores.shape[-1]), -1).indices if among > 1 else scores.argmax(-1, keepdim=True)
+    return (best == flat[:, None]).any(-1)
+
+
+def _sign_hits(outputs: Tensor, targets: Tensor) -> Tensor:
+    outputs, targets = _same_shape(outputs, targets)
+    return (outputs > 0) == (targets > 0.5)
+
+
+def _at_least_single(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+LOSSES: dict[str, Values] = {
+    "cross_entropy": _cross_entropy,
+    "binary_cross_entropy": _binary_cross_entropy,
+    "mse": _squares,
+    "mae": _distances,
+}
+METRICS: dict[str, Measure] = {
+    "accuracy": Measure("accuracy", _hits),
+    "top5_accuracy": Measure("top5_accuracy", lambda outputs, targets: _hits(outputs, targets, 5)),
+    "binary_accuracy": Measure("binary_accuracy", _sign_hits),
+    "mse": Measure("mse", _squares),
+    "rmse": Measure("rmse", _squares, finish=math.sqrt),
+    "mae": Measure("mae", _distances),
+    "perplexity": Measure("perplexity", _cross_entropy, finish=lambda mean: math.exp(min(mean, 700.0))),
+}
+
+
+def read_loss(loss: str | Function) -> Measure:
+    """Return a loss from its name or a function.
+
+    Raises:
+        ValueError: no loss has that name.
+        TypeError: it is neither a name nor a function.
+    """
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            raise ValueError(f"unknown loss {loss!r}: choose one of {', '.join(LOSSES)}, or give a function")
+        return Measure("loss", LOSSES[loss])
+    if not callable(loss):
+        raise TypeError(f"loss must be a name or a function of outputs and targets, got {loss!r:.100}")
+    return Measure("loss", function=loss)
+
+
+def read_metrics(metrics: Any) -> tuple[Measure, ...]:
+    """Return metrics from their names or functions.
+
+    Raises:
+        ValueError: no metric has that name, or two have one.
+        TypeError: one is neither a name nor a function.
+    """
+    if isinstance(metrics, str) or callable(metrics):
+        metrics = (metrics,)
+    try:
+        found = tuple(_read_metric(one) for one in metrics)
+    except TypeError as error:
+        if "iterable" not in str(error):
+            raise
+        raise TypeError(f"metrics must be names and functions, got {metrics!r:.100}") from None
+    names = ["loss", *(one.name for one in found)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two metrics are called {twice[0]!r}: name functions differently")
+    return found
+
+
+def _read_metric(metric: Any) -> Measure:
+    if isinstance(metric, str):
+        if metric not in METRICS:
+            raise ValueError(f"unknown metric {metric!r}: choose one of {', '.join(METRICS)}, or give a function")
+        return METRICS[metric]
+    name = getattr(metric, "__name__", None) or type(metric).__name__
+    if not callable(metric) or not name.isidentifier():
+        raise TypeError(f"a metric must be a name or a function with a name of its own, got {metric!r:.100}")
+    return Measure(name, function=metric)
