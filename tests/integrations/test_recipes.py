@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,9 @@ RECIPES = {
 }
 
 
-def follow(heading, **names):
-    """Execute the blocks under a heading; return the names that they leave."""
-    for block in RECIPES[heading]:
-        exec(compile(block, f"docs/integrations.md, {heading}", "exec"), names)
+def follow(heading, block=0, **names):
+    """Execute a block under a heading; return the names that it leaves."""
+    exec(compile(RECIPES[heading][block], f"docs/integrations.md, {heading}", "exec"), names)
     return names
 
 
@@ -45,7 +45,21 @@ def oracle(steps, scheduled=False):
 def test_every_recipe_is_tested():
     source = Path(__file__).read_text()
     assert {heading for heading in RECIPES if f'"{heading}"' not in source} == set()
-    assert all(RECIPES.values())
+    blocks = {heading: len(blocks) for heading, blocks in RECIPES.items()}
+    assert blocks == {heading: 2 if heading == "Transformers" else 1 for heading in RECIPES}
+
+
+def test_lightning_and_what_a_callback_does(tmp_path, monkeypatch, capsys):
+    import lightning.pytorch as pl
+    from test_lightning import QUIET, Module
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pl, "Trainer", partial(pl.Trainer, **QUIET))
+    names = follow("Lightning", module=Module(), loader=batches())
+    assert torch.equal(weights(names["module"]), oracle(6))
+    capsys.readouterr()
+    follow("What a callback does", thermometer=names["thermometer"])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["2", "4", "6"]
 
 
 def test_accelerate(tmp_path, monkeypatch):
@@ -65,6 +79,8 @@ def test_transformers(tmp_path, monkeypatch):
     trainer = names["trainer"]
     assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.0, 0.0]
     torch.testing.assert_close(weights(trainer.model), oracle(10, scheduled=True), rtol=0, atol=1e-6)
+    names = follow("Transformers", 1, trainer=trainer)
+    assert [reading["step"] for reading in names["thermometer"].history] == [2, 4, 6, 8, 10]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm brings torchvision")

@@ -112,6 +112,7 @@ BAD_SETTINGS = [
     ({"lr": "fast"}, TypeError, ["lr", "'fast'"]),
     ({"lr": torch.tensor([0.1, 0.2])}, ValueError, ["lr", "1-element"]),
     ({"momentum": -0.5}, ValueError, ["momentum", "-0.5"]),
+    ({"momentum": 1.5}, ValueError, ["momentum", "1.5", "below 1"]),
     ({"dampening": float("nan")}, ValueError, ["dampening", "nan"]),
     ({"weight_decay": -1.0}, ValueError, ["weight_decay", "-1"]),
     ({"law": "gauss"}, ValueError, ["gauss", "uniform"]),
@@ -145,3 +146,15 @@ def test_bad_parameters():
         hb.RandomSGD([], 0.1)
     with pytest.raises(TypeError, match="iterable of Tensors"):
         hb.RandomSGD(torch.zeros(3, requires_grad=True), 0.1)
+
+
+def test_optimizers_from_the_same_dictionaries_count_for_themselves():
+    parameters = make_parameters()
+    groups = [{"params": [p]} for p in parameters]
+    first = hb.RandomSGD(groups, 0.1)
+    walk(first, parameters, make_gradients(parameters, 3))
+    second = hb.RandomSGD(groups, 0.2, seed=5)
+    assert [group["step"] for group in first.param_groups] == [3] * len(groups)
+    assert [group["step"] for group in second.param_groups] == [0] * len(groups)
+    assert {group["lr"] for group in first.param_groups} == {0.1}
+    assert all(set(group) == {"params"} for group in groups)

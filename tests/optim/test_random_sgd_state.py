@@ -266,3 +266,16 @@ def test_loads_the_name_that_the_multiplier_had_before():
     resumed.load_state_dict(state)
     assert resumed.param_groups[0]["multiplier"] == optimizer.param_groups[0]["multiplier"]
     assert resumed.state_dict()["param_groups"][0].keys() == optimizer.state_dict()["param_groups"][0].keys()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.RMSprop])
+def test_the_state_of_another_optimizer_is_refused(kind):
+    parameters = make_parameters()
+    other = kind(parameters, 0.1)
+    walk(other, parameters, make_gradients(parameters, 1))
+    optimizer = hb.RandomSGD(parameters, 0.1, momentum=0.9)
+    walk(optimizer, parameters, make_gradients(parameters, 2))
+    before = saved(optimizer)
+    with pytest.raises(ValueError, match=r"another optimizer: param_groups\[0\] lacks .*dampening"):
+        optimizer.load_state_dict(other.state_dict())
+    assert saved(optimizer)["param_groups"] == before["param_groups"]

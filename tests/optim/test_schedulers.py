@@ -186,6 +186,16 @@ def test_cosine_cycle_is_the_paper_s_formula(period):
     )
 
 
+def test_the_true_period_may_be_given():
+    parameter, optimizer = make()
+    rates = effective_rates(parameter, optimizer, [hb.CosineCycleLR(optimizer, cycle=5)], 30)
+    np.testing.assert_allclose(rates[5:], rates[:-5], rtol=1e-10, atol=1e-16)
+    parameter, optimizer = make()
+    twice = effective_rates(parameter, optimizer, [hb.CosineCycleLR(optimizer, 2.5)], 30)
+    assert rates.tolist() == twice.tolist()
+    assert rates[0] == pytest.approx(0.2, rel=1e-12)
+
+
 @pytest.mark.parametrize("kind", [int, np.int64, np.float32, np.float64])
 def test_cosine_cycle_takes_numbers_of_numpy_and_its_state_can_be_loaded(kind):
     _, optimizer = make()
@@ -251,6 +261,9 @@ def test_get_lr_outside_a_step_warns():
         (lambda o: hb.CosineCycleLR(o, 0), ValueError, ["period", "0"]),
         (lambda o: hb.CosineCycleLR(o, float("nan")), ValueError, ["period", "nan"]),
         (lambda o: hb.CosineCycleLR(o, "6"), TypeError, ["period", "'6'"]),
+        (lambda o: hb.CosineCycleLR(o, cycle=-1), ValueError, ["cycle", "-1"]),
+        (hb.CosineCycleLR, TypeError, ["period", "cycle"]),
+        (lambda o: hb.CosineCycleLR(o, 6, cycle=12), TypeError, ["period", "cycle"]),
     ],
 )
 def test_bad_arguments(build, error, words):

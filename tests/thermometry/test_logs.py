@@ -30,10 +30,10 @@ def test_csv_and_tensorboard_and_callbacks(tmp_path):
     with path.open("a") as file:
         file.write("6,0.1,")  # killed in the middle of a row
     log = CSVLog(path)
-    log(seen[0])
+    log(seen[1])
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["step"] for row in rows] == ["2", "4", "2"]
+    assert [row["step"] for row in rows] == ["2", "4", "4"]
     assert float(rows[1]["temperature"]) == seen[1]["temperature"]
     assert rows[0]["equilibrium_ratio"] == ""
     assert ("heatbath/temperature", seen[1]["temperature"], 4) in writer
@@ -57,3 +57,22 @@ def test_a_run_killed_while_it_wrote_goes_on(tmp_path, text):
     path.write_bytes(text.encode())
     CSVLog(path)({"step": 1, "temperature": None})
     assert path.read_bytes() == b"step,temperature\r\n1,\r\n"
+
+
+@pytest.mark.parametrize("first", [10, 5, 25])
+def test_a_second_run_has_a_file_of_its_own(tmp_path, first):
+    path, log = tmp_path / "run.csv", CSVLog(tmp_path / "run.csv")
+    for k in (10, 20, 30):
+        log({"step": k, "temperature": 0.5 * k})
+    before = path.read_text()
+    for number in (2, 3):
+        again = CSVLog(path)
+        with pytest.warns(UserWarning, match=rf"another run: this one goes to .*run-{number}\.csv"):
+            again({"step": first, "temperature": 1.0})
+        again({"step": first + 10, "temperature": None})
+        assert again.path == tmp_path / f"run-{number}.csv"
+        assert again.path.read_text().split() == ["step,temperature", f"{first},1.0", f"{first + 10},"]
+    assert path.read_text() == before
+    CSVLog(path)({"step": 20, "temperature": 10.0})  # resumed from a checkpoint before the last reading
+    CSVLog(path)({"step": 40, "temperature": 20.0})
+    assert path.read_text().split()[-2:] == ["20,10.0", "40,20.0"]

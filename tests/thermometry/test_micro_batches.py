@@ -330,14 +330,18 @@ def test_sampling_without_replacement():
     assert temperatures[1] == pytest.approx(temperatures[0] * (1 - 8 / 40), rel=1e-12)
 
 
-def train_on_rank(rank, size, folder, accumulates):
+def train_on_rank(rank, size, folder, accumulates, wraps_later):
     with member(rank, size, folder):
         model = small_network()
         passes = []
         model.register_forward_hook(lambda *_: passes.append(1))
-        parallel = DistributedDataParallel(model)
-        optimizer = hb.RandomSGD(parallel.parameters(), 0.05, momentum=0.8)
-        thermometer = Thermometer(parallel, optimizer, interval=2, batch_size=16, decay=0.0)
+        optimizer = hb.RandomSGD(model.parameters(), 0.05, momentum=0.8)
+        if wraps_later:  # as frameworks do, after they asked for the optimizers
+            thermometer = Thermometer(model, optimizer, interval=2, decay=0.0)
+            parallel = DistributedDataParallel(model)
+        else:
+            parallel = DistributedDataParallel(model)
+            thermometer = Thermometer(parallel, optimizer, interval=2, batch_size=16, decay=0.0)
         expected, taken = [], 0
         for k in range(6):
             inputs, targets = batch(k, 16)
@@ -357,7 +361,9 @@ def train_on_rank(rank, size, folder, accumulates):
                         (cross_entropy(parallel(row[0]), row[1]) / len(mine)).backward()
                 else:
                     (cross_entropy(parallel(row[0]), row[1]) / len(mine)).backward()
-            thermometer.observe(cross_entropy, inputs.chunk(size)[rank], targets.chunk(size)[rank])
+                thermometer.observe(cross_entropy, *row)
+            thermometer.note_loss(rank + k)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             optimizer.step()
             taken += len(passes) - len(mine)
         result = {"history": thermometer.history, "expected": expected[1::2], "extra": taken}
@@ -365,12 +371,41 @@ def train_on_rank(rank, size, folder, accumulates):
 
 
 @pytest.mark.parametrize("accumulates", [False, True])
-def test_ranks_give_the_noise_without_an_extra_pass(accumulates):
+@pytest.mark.parametrize("wraps_later", [False, True])
+def test_ranks_give_the_noise_without_an_extra_pass(accumulates, wraps_later):
+    """All ranks read the same, of the whole batch, before the averaged gradients are clipped."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(train_on_rank, args=(2, folder, accumulates), nprocs=2)
+        mp.spawn(train_on_rank, args=(2, folder, accumulates, wraps_later), nprocs=2)
         one, two = (json.loads((Path(folder) / f"rank{rank}.json").read_text()) for rank in range(2))
     assert one["history"] == two["history"]
     assert one["extra"] == two["extra"] == 0
     readings = [[reading["trace"], reading["gradient_norm_squared"]] for reading in one["history"]]
     np.testing.assert_allclose(readings, one["expected"], rtol=1e-9)
     assert min(trace for trace, _ in readings) > 0
+    assert all(0.0 < reading["clipping"] < 1.0 for reading in one["history"])
+    assert [reading["loss"] for reading in one["history"]] == [1.5, 3.5, 5.5]
+    temperatures = [
+        reading["clipping"] * hb.Thermostat(0.05, 16, 0.8, law="uniform:1").temperature(reading["trace"] / 57)
+        for reading in one["history"]
+    ]
+    assert [reading["temperature"] for reading in one["history"]] == pytest.approx(temperatures, rel=1e-9)
+
+
+def train_apart(rank, size, folder):
+    with member(rank, size, folder):
+        model = small_network(rank)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        thermometer = Thermometer(model, optimizer, interval=1, decay=0.0)
+        with pytest.warns(RuntimeWarning, match="2 processes are running, but the model is in no Distributed"):
+            step(model, optimizer, thermometer, *batch(rank), cross_entropy)
+        Path(f"{folder}/rank{rank}.json").write_text(json.dumps(thermometer.history[-1]["trace"]))
+
+
+def test_processes_that_do_not_average_their_gradients_are_told_apart():
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(train_apart, args=(2, folder), nprocs=2)
+        traces = [json.loads((Path(folder) / f"rank{rank}.json").read_text()) for rank in range(2)]
+    for rank, trace in enumerate(traces):
+        halves = zip(batch(rank)[0].chunk(2), batch(rank)[1].chunk(2), strict=True)
+        one, two = (gradient(small_network(rank), *half) for half in halves)
+        assert trace == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)

@@ -332,3 +332,24 @@ def test_cpu_and_gpu_agree(dtype, tolerance):
     assert noise.method == "two-batch"
     assert noise.trace == pytest.approx(measure_noise(other, F.cross_entropy, x, labels).trace, rel=1e-5)
     assert torch.equal(random, torch.cuda.get_rng_state())
+
+
+def test_attention_gives_no_warnings():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.layer(x, x, x, need_weights=False)[0].mean(dim=1))
+
+    torch.manual_seed(0)
+    model, targets = Attention(), torch.randint(3, (16,))
+    inputs = torch.randn(16, 5, 4)
+    noise = measure_noise(model, F.cross_entropy, inputs, targets)  # pytest makes errors of warnings
+    assert noise.method == "exact"
+    each = []
+    for x, y in zip(inputs.split(1), targets.split(1), strict=True):
+        grads = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+        each.append(torch.cat([g.flatten() for g in grads]))
+    assert noise.trace == pytest.approx(torch.stack(each).var(dim=0).sum().item(), rel=1e-4)

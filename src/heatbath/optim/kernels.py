@@ -80,27 +80,20 @@ def random_sgd(
     """
     if isinstance(lr, Tensor) and lr.ndim:  # one element, which torch's kernels take without dimensions since 2.8 only
         lr = lr.reshape(())
-    after, enters_velocity = 1.0, momentum != 0 and coupling == "gradient"
+    alpha, after, enters_velocity = multiplier, 1.0, momentum != 0 and coupling == "gradient"
     if unit is None or not enters_velocity:
-        lr = lr * multiplier
+        lr = lr * alpha
         if unit is None and momentum != 0 and found_inf is not None:
             dampening = start_at_rest(buffers, grads)
     elif not nesterov:
-        dampening = 1.0 - multiplier * (1.0 - dampening)
-    elif (
-        (moves_unit or multiplier == unit)
-        and _LOW < multiplier * unit < _HIGH
-        and _LOW * unit < multiplier < _HIGH * unit
-    ):
-        after = math.sqrt(multiplier * unit)
-        lr, momentum, dampening = lr * multiplier, momentum * unit / after, 1.0 - multiplier / after
+        dampening = 1.0 - alpha * (1.0 - dampening)
+    elif (moves_unit or alpha == unit) and _LOW < alpha * unit < _HIGH and _LOW * unit < alpha < _HIGH * unit:
+        after = math.sqrt(alpha * unit)
+        lr, momentum, dampening = lr * alpha, momentum * unit / after, 1.0 - alpha / after
     else:
-        if grad_scale is not None:  # in place, as the fused kernel leaves them
-            for grad in grads:
-                grad.div_(grad_scale)
-        grads = _with_decay(params, grads, weight_decay, maximize)
+        grads = _with_decay(params, grads, weight_decay, maximize, grad_scale)
         kernels = {"has_sparse_grad": has_sparse_grad, "foreach": foreach, "fused": fused}
-        _nesterov_in_two_calls(params, grads, buffers, unit, multiplier, lr, momentum, kernels)
+        _nesterov_in_two_calls(params, grads, buffers, unit, alpha, lr, momentum, kernels)
         return 1.0
     sgd(
         params,
@@ -121,7 +114,7 @@ def random_sgd(
     if unit is None and enters_velocity:
         # Torch's first step sets b = g and moves by r g, or r (g + mu g): the move is ours, b lacks its alpha.
         for buffer in buffers:
-            buffer.mul_(multiplier)
+            buffer.mul_(alpha)
     return after
 
 
@@ -134,8 +127,13 @@ def start_at_rest(buffers: list[Any], grads: list[Tensor]) -> float:
     return 0.0
 
 
-def _with_decay(params: list[Tensor], grads: list[Tensor], weight_decay: Any, maximize: bool) -> list[Tensor]:
+def _with_decay(
+    params: list[Tensor], grads: list[Tensor], weight_decay: Any, maximize: bool, grad_scale: Tensor | None
+) -> list[Tensor]:
     """The gradients of what is minimized, weight decay included."""
+    if grad_scale is not None:  # in place, as the fused kernel leaves them
+        for grad in grads:
+            grad.div_(grad_scale)
     if maximize:
         grads = [-grad for grad in grads]
     if weight_decay != 0:

@@ -30,6 +30,8 @@ def check_settings(group: dict[str, Any]) -> None:
         number = float(value.detach() if isinstance(value, Tensor) else value)
         if not math.isfinite(number) or (key in names and number < 0):
             raise ValueError(f"Invalid {name}: {value}; {key} must be finite" + " and >= 0" * (key in names))
+        if key == "momentum" and number >= 1:
+            raise ValueError(f"Invalid {name}: {value}; momentum must be below 1, or the velocity grows for ever")
     if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
         raise ValueError(
             "Nesterov momentum requires a momentum and zero dampening; got "
@@ -56,7 +58,12 @@ def prepare_group(group: dict[str, Any], step: int) -> None:
 
 
 def adopt_group(index: int, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Complete a saved group from ours; raise if its draws are not ours."""
+    """Complete a saved group from ours; raise if its draws are not ours, or it is no group of SGD."""
+    if missing := [key for key in ("momentum", "dampening", "nesterov") if key not in theirs]:
+        raise ValueError(
+            f"the state dict is that of another optimizer: param_groups[{index}] lacks {', '.join(missing)}; RandomSGD "
+            "loads its own state, or that of torch.optim.SGD"
+        )
     refuse_other_draws(theirs, ours, "optimizer", f" in param_groups[{index}]")
     for key in ("law", "coupling", "seed", "capturable"):
         theirs.setdefault(key, ours[key])

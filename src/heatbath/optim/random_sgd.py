@@ -125,6 +125,7 @@ class RandomSGD(torch.optim.SGD):
         """
         if isinstance(param_group, dict):
             check_settings({**self.defaults, **param_group})
+            param_group = dict(param_group)  # ours to write into: another optimizer may be built from the same one
         super().add_param_group(param_group)
         *others, group = self.param_groups
         prepare_group(group, step=max((int(other["step"]) for other in others), default=0))

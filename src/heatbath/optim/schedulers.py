@@ -247,23 +247,32 @@ class ShownRates(DrawSource):
 class CosineCycleLR(LRScheduler):
     """The paper's cyclic protocol, ``l_tau = l [1 + cos(pi tau / period)]``, ``tau`` the completed epochs.
 
-    The rate starts at ``2 l``, is zero after ``period`` epochs and back at ``2 l`` after ``2 * period``, its true
-    period; its mean is ``l``. Call ``step()`` once an epoch. The form is closed in ``tau``; if other schedulers
+    The rate starts at ``2 l``, twice that of the optimizer, is zero after ``period`` epochs and back at ``2 l`` after
+    ``2 * period``: what the paper calls the period is half a cycle. ``cycle=12`` says the same as ``period=6``. The
+    mean rate is ``l``. Call ``step()`` once an epoch. The form is closed in ``tau``; if other schedulers
     multiply the rate in between, ``l`` is multiplied with it. A rate of zero is written as ``2**-100 l``, from which
     that can still be told.
 
     Args:
         optimizer: any torch optimizer.
-        period: the paper's ``P``, a positive number of epochs.
+        period: the paper's ``P``, a positive number of epochs: half of a cycle.
         last_epoch: index of the last epoch when resuming.
+        cycle: the epochs after which the rate repeats, in place of ``period``.
     """
 
-    def __init__(self, optimizer: Optimizer, period: float, last_epoch: int = -1) -> None:
-        if isinstance(period, bool) or not isinstance(period, (int, float, Real)):
-            raise TypeError(f"period must be a positive number of epochs, got {period!r}")
-        if not 0 < period < math.inf:
-            raise ValueError(f"period must be a positive number of epochs, got {period!r}")
-        self.period = float(period)  # a NumPy number could be saved but not loaded with weights_only
+    def __init__(
+        self, optimizer: Optimizer, period: float | None = None, last_epoch: int = -1, *, cycle: float | None = None
+    ) -> None:
+        if (period is None) == (cycle is None):
+            raise TypeError("give period, the paper's half cycle, or cycle, after which the rate repeats: one of them")
+        name, epochs = ("period", period) if cycle is None else ("cycle", cycle)
+        if isinstance(epochs, bool) or not isinstance(epochs, (int, float, Real)):
+            raise TypeError(f"{name} must be a positive number of epochs, got {epochs!r}")
+        if not 0 < epochs < math.inf:
+            raise ValueError(f"{name} must be a positive number of epochs, got {epochs!r}")
+        self.period = float(epochs) / (
+            1.0 if cycle is None else 2.0
+        )  # a NumPy number could be saved but not loaded with weights_only
         self._written: list[Any] = []
         super().__init__(optimizer, last_epoch)
 

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from heatbath.thermometry.containers import leaves, map_leaves
 from heatbath.thermometry.micro_batches import RootMetric
-from heatbath.thermometry.per_sample import call_with, innermost, leaves, map_leaves
+from heatbath.thermometry.per_sample import call_with, innermost
 from heatbath.thermometry.step_statistics import gram
 
 LossOfBatch = Callable[[Any], Tensor]

@@ -15,11 +15,13 @@ Under DDP every rank takes the same readings: give the callback to rank 0 alone.
 from __future__ import annotations
 
 import csv
+import itertools
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
-Reading = dict[str, float | int | None]
+Reading = dict[str, float | int | str | None]  # text is a reason
 
 
 class CSVLog:
@@ -27,6 +29,8 @@ class CSVLog:
 
     The columns are the keys of the first reading; None becomes an empty cell. Every row is on the disk when the call
     returns. A resumed run may repeat a step that it had logged before it was stopped: the later row is the right one.
+    A run that begins anew, before the first step of the file or between its steps, is another one: it goes to a file of
+    its own, ``run-2.csv`` for ``run.csv``, and a warning says so. ``path`` is where the rows go.
 
     Raises:
         ValueError: the file has other columns than the reading.
@@ -39,6 +43,8 @@ class CSVLog:
     def __call__(self, reading: Reading) -> None:
         """Append one row."""
         if self._columns is None:
+            if self._is_of_another_run(reading):
+                self._move_on()
             self._columns = self._open(list(reading))
         if set(self._columns) != set(reading):
             raise ValueError(
@@ -47,6 +53,23 @@ class CSVLog:
             )
         with self.path.open("a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self._columns).writerow(reading)
+
+    def _is_of_another_run(self, reading: Reading) -> bool:
+        if not (self.path.exists() and self.path.stat().st_size):
+            return False
+        with self.path.open(newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            if set(rows.fieldnames or ()) != set(reading) or "step" not in reading:
+                return False  # which is told elsewhere
+            steps = [int(float(row["step"])) for row in rows if row["step"] and None not in row.values()]
+        step = int(reading["step"] or 0)
+        return bool(steps) and (step <= steps[0] or (step < steps[-1] and step not in steps))
+
+    def _move_on(self) -> None:
+        names = (self.path.with_stem(f"{self.path.stem}-{k}") for k in itertools.count(2))
+        free = next(path for path in names if not path.exists())
+        warnings.warn(f"{self.path} holds another run: this one goes to {free}", UserWarning, stacklevel=4)
+        self.path = free
 
     def _open(self, columns: list[str]) -> list[str]:
         if not (self.path.exists() and self.path.stat().st_size):

@@ -19,12 +19,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Variable
 from torch.utils.hooks import unserializable_hook
 
-from heatbath.thermometry.step_statistics import gram, widest
+from heatbath.thermometry.step_statistics import gram
 
 RootMetric = Callable[[Tensor], Tensor | None]  # P^(1/2) of a parameter, None for 1
 
@@ -78,8 +77,8 @@ class GradientParts:
         finally:
             self._is_paused = False
 
-    def gather(self, ranks: dist.ProcessGroup | None) -> tuple[list[Squares], float]:
-        """Return ``sum_i |h_i|^2`` by group and the number of parts ``h_i``, over all passes and ranks.
+    def gather(self) -> tuple[list[Squares], float]:
+        """Return ``sum_i |h_i|^2`` by group and the number of parts ``h_i``, over all passes.
 
         A backward pass begins at the output. A parameter that has been seen more often than the first one is seen
         several times in a pass (in reentrant checkpoints), not with a whole ``h_i`` each: the sums are then ``nan``.
@@ -94,12 +93,7 @@ class GradientParts:
                 passes += [count] if plain else []  # a gradient of zero does not tell whether it was zeroed
         if passes and passes[0] < max(passes):
             sums = [[math.nan, math.nan] for _ in self._groups]
-        numbers = [*(number for pair in sums for number in pair), max(passes, default=0.0)]
-        if ranks is not None and dist.get_world_size(ranks) > 1:
-            table = torch.tensor(numbers, dtype=widest(device), device=device)
-            dist.all_reduce(table, group=ranks)
-            numbers = table.tolist()
-        return [Squares(*pair) for pair in zip(numbers[:-1:2], numbers[1:-1:2], strict=True)], numbers[-1]
+        return [Squares(*pair) for pair in sums], max(passes, default=0.0)
 
     def squares_now(self) -> list[Tensor]:
         """Return the squares of the gradients as they are, a row for each group."""

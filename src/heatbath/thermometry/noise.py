@@ -23,17 +23,16 @@ from torch import Tensor, nn
 
 from heatbath.draws import check_integer
 from heatbath.laws import Law, parse_law
+from heatbath.thermometry.containers import Data, collect, count_samples
 from heatbath.thermometry.moments import Moments, central_moments, participation_ratio, squares, widened
 from heatbath.thermometry.per_sample import (
     BatchGradients,
-    Data,
     LossFn,
     Objective,
     SampleGradients,
     activation_bytes,
     as_real,
     check_mean_reduction,
-    count_samples,
     why_no_sample_gradients,
 )
 
@@ -166,8 +165,9 @@ def measure_noise(
     model: nn.Module,
     loss_fn: LossFn,
     inputs: Data,
-    targets: Data,
+    targets: Data = None,
     *,
+    batches: int | None = None,
     method: Method = "auto",
     batch_size: int | None = None,
     directions: Mapping[str, Direction] | None = None,
@@ -191,8 +191,11 @@ def measure_noise(
         model: any module; parameters that do not require gradients are left out.
         loss_fn: ``loss_fn(outputs, targets)``, the mean over the samples.
         inputs: a tensor; a tuple or list of tensors, for ``model(*inputs)``; or a dict, for ``model(**inputs)``. The
-            samples lie along the first dimension. Chunks move to the model's device as they are used.
+            samples lie along the first dimension. Chunks move to the model's device as they are used. Without targets,
+            a loader: an iterable of pairs (inputs, targets), or of mappings, with which the model is called as
+            ``model(**batch)`` and the loss as ``loss_fn(outputs, batch)``.
         targets: a tensor, or a tuple, list or dict of tensors, as ``loss_fn`` takes it.
+        batches: how many batches of a loader are used, all if None; the samples of these are held in memory.
         method: "auto", "exact" or "two-batch".
         batch_size: ``C`` of method "two-batch"; None makes about 32 batches, fewer if they had less than 8 samples.
         directions: vectors to project the noise on, by name: flat, or tensors in the order of the trainable parameters,
@@ -211,6 +214,11 @@ def measure_noise(
     """
     if method not in ("auto", "exact", "two-batch"):
         raise ValueError(f"method must be 'auto', 'exact' or 'two-batch', got {method!r}")
+    objective = Objective(model, loss_fn)
+    if targets is None:
+        inputs, targets = collect(inputs, None if batches is None else check_integer("batches", batches, least=1))
+    elif batches is not None:
+        raise ValueError("batches goes with a loader: leave it out if inputs and targets are given")
     samples = count_samples(inputs, targets)
     budget, limit = (
         check_integer("memory_budget", memory_budget, least=1),
@@ -221,7 +229,6 @@ def measure_noise(
     size = check_integer("batch_size", batch_size, least=1)
     if not isinstance(directions, Mapping | None):
         raise TypeError(f"directions must be a dict of vectors by name, got {type(directions).__name__}")
-    objective = Objective(model, loss_fn)
     units = {name: _unit_vector(name, d, objective.parameters) for name, d in (directions or {}).items()}
     if "gradient" in units:
         raise ValueError("direction 'gradient' is always measured, as that of the mean gradient: choose another name")
@@ -243,8 +250,8 @@ def measure_noise(
     if samples < 2 * size:
         raise ValueError(f"batch_size={size} leaves less than 2 batches of {samples} samples: lower it or add data")
     held //= 2  # the gradients are held as well as their deviations
-    batches = BatchGradients(objective, inputs, targets, order, size, seed, held)
-    return _measure_rows(batches, objective, units, limit, held, reason or "")
+    means = BatchGradients(objective, inputs, targets, order, size, seed, held)
+    return _measure_rows(means, objective, units, limit, held, reason or "")
 
 
 def _measure_rows(

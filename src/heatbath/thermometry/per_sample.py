@@ -6,7 +6,6 @@ weights, ``.grad``, buffers and mode, nor the global random state. Rows are real
 
 from __future__ import annotations
 
-import copy
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -15,10 +14,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from heatbath.thermometry.containers import Data, leaves, map_leaves, repeat, take
 from heatbath.thermometry.moments import widened
 
-Data = Any  # a tensor, or a tuple, list or dict of such, nested at will; samples lie along the first dimension
 LossFn = Callable[[Any, Any], Tensor]
 _PROBES, _PROBE = 8, 4  # batches that the loss and the model are tried on, and the samples of each
 
@@ -31,6 +31,10 @@ class Objective:
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        if not callable(loss_fn):
+            raise TypeError(f"loss_fn must be a function of outputs and targets, got {type(loss_fn).__name__}")
         self.model = model = innermost(model)
         self.loss_fn = loss_fn
         trainable = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
@@ -78,7 +82,9 @@ class Objective:
             sample = [map_leaves(data, lambda _: next(parts)[None]) for data in (inputs, targets)]
             return self(parameters, *sample)
 
-        return torch.func.vmap(what(loss), in_dims=(None, 0))(self.parameters, [*leaves(inputs), *leaves(targets)])
+        data = [*leaves(inputs), *leaves(targets)]
+        with sdpa_kernel(SDPBackend.MATH):  # vmap knows no other attention, and would take samples one by one
+            return torch.func.vmap(what(loss), in_dims=(None, 0))(self.parameters, data)
 
     def within(self, parameters: dict[str, Tensor], function: Callable[[], Any]) -> Any:
         """Return what a function of the model returns at ``parameters``, with copies of the buffers."""
@@ -188,31 +194,6 @@ class BatchGradients:
         return row
 
 
-def count_samples(inputs: Data, targets: Data) -> int:
-    """Return the number of samples; raise if a part is no tensor or the lengths disagree."""
-    lengths: dict[str, int] = {}
-    for name, data in (("inputs", inputs), ("targets", targets)):
-        for part, x in enumerate(leaves(data)):
-            if not isinstance(x, Tensor) or x.ndim == 0:
-                raise TypeError(
-                    f"{name} must be a tensor with the samples along its first dimension, or a tuple, list or dict of "
-                    f"such, got {type(x).__name__}{' without dimensions' if isinstance(x, Tensor) else ''}"
-                )
-            lengths[f"{name}[{part}]" if isinstance(data, (tuple, list, Mapping)) else name] = len(x)
-    if len(set(lengths.values())) != 1:
-        found = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "there are no tensors"
-        raise ValueError(f"inputs and targets must have the same number of samples: {found}")
-    samples = next(iter(lengths.values()))
-    if samples < 2:
-        raise ValueError(f"a variance needs at least 2 samples, got {samples}: pass more data")
-    return samples
-
-
-def take(data: Data, index: Tensor, device: torch.device) -> Data:
-    """Return the samples at ``index`` on ``device``."""
-    return map_leaves(data, lambda x: x.detach()[index.to(x.device)].to(device))
-
-
 def innermost(model: nn.Module) -> nn.Module:
     """Return the module within wrappers for data-parallel training and compilation.
 
@@ -273,7 +254,7 @@ def check_mean_reduction(objective: Objective, inputs: Data, targets: Data, seed
             return  # outputs of a type of their own, which cannot be repeated here
         once = float(objective.loss_fn(outputs, targets))
         try:
-            repeats = ([_repeat(data, samples, times) for data in (outputs, targets)] for times in (2, 3))
+            repeats = ([repeat(data, samples, times) for data in (outputs, targets)] for times in (2, 3))
             twice, thrice = (float(objective.loss_fn(*both)) for both in repeats)
         except Exception:  # whatever the loss raises: these outputs cannot be repeated by hand, nor the loss be checked
             return
@@ -364,30 +345,3 @@ def _probes(objective: Objective, inputs: Data, targets: Data) -> Iterator[tuple
 def _close(one: Tensor, other: Tensor) -> bool:
     tolerance = torch.finfo(one.dtype).eps ** 0.5  # above the rounding of another order of sums
     return bool((one - other).abs() <= tolerance * torch.maximum(one.abs(), other.abs()) + tolerance**2)
-
-
-def _repeat(data: Data, samples: int, times: int) -> Data:
-    """The samples given several times, also where each has several rows of its own."""
-    return map_leaves(data, lambda x: torch.cat([x] * times) if x.ndim and len(x) % samples == 0 else x)
-
-
-def leaves(data: Data) -> Iterator[Any]:
-    """Yield what is in the containers."""
-    if isinstance(data, (tuple, list, Mapping)):
-        for part in data.values() if isinstance(data, Mapping) else data:
-            yield from leaves(part)
-    else:
-        yield data
-
-
-def map_leaves(data: Data, function: Callable[[Any], Any]) -> Data:
-    """Return the data with a function of each leaf, in containers of the same types."""
-    if isinstance(data, Mapping):
-        mapped = cast("dict[Any, Any]", copy.copy(data))
-        for key, part in data.items():
-            mapped[key] = map_leaves(part, function)
-        return mapped
-    if isinstance(data, (tuple, list)):
-        parts = [map_leaves(part, function) for part in data]
-        return data._make(parts) if hasattr(data, "_make") else type(data)(parts)
-    return function(data)

@@ -48,7 +48,7 @@ class NoiseAverages:
             return
         if sample.size is not None:
             if self.size is None:
-                self.clear_noise()  # which is tr(S1)/C so far
+                self._clear_noise()  # which is tr(S1)/C so far
             self.size = told_size or sample.size
         traces, squared = zip(*sample.rows, strict=True)
         self.trace.update(traces)
@@ -57,8 +57,7 @@ class NoiseAverages:
         if sample.heats:
             self.heat.update([sample.clipping * heat for heat in sample.heats])
 
-    def clear_noise(self) -> None:
-        """Forget the sizes of the noise."""
+    def _clear_noise(self) -> None:
         for average in (self.trace, self.heat, self.total):
             average.clear()
 

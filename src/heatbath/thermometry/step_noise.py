@@ -14,9 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from heatbath.thermometry.batch_halves import Halves, LossOfBatch, batch_length, compare_halves
-from heatbath.thermometry.micro_batches import GradientParts, RootMetric, compare_parts
+from heatbath.thermometry.micro_batches import GradientParts, RootMetric, Squares, compare_parts
 from heatbath.thermometry.per_sample import innermost
 from heatbath.thermometry.step_rules import StepRule
+from heatbath.thermometry.step_statistics import widest
 
 
 class NoiseSample(NamedTuple):
@@ -76,6 +77,13 @@ class DataParallel:
         """The number of ranks."""
         return 1 if self.group is None else dist.get_world_size(self.group)
 
+    def add(self, numbers: list[float]) -> list[float]:
+        """Return the sums of the numbers of all ranks."""
+        device = next(self._model.parameters()).device
+        table = torch.tensor(numbers, dtype=widest(device), device=device)
+        dist.all_reduce(table, group=self.group)
+        return table.tolist()
+
     def _find(self) -> dist.ProcessGroup | None:
         inner = innermost(self._model)
         # `type` and not `isinstance`, which would wake up lazy objects that only pretend to a class.
@@ -106,11 +114,9 @@ class StepNoise:
         self._sizes: list[int] = []  # of the batches that it was called with
 
     def observe(self, loss_of_batch: LossOfBatch, batch: Any, is_first: bool) -> None:
-        """Compare the halves of a batch, unless ranks or an earlier call tell the noise."""
-        if self._ranks.size > 1:
-            return
+        """Count a batch, and compare its halves unless ranks or an earlier call tell the noise."""
         self._sizes.append(batch_length(batch))
-        if self._halves is not None:
+        if self._halves is not None or self._ranks.size > 1:
             return
         if not is_first and self._sizes[-1] < 2:
             warnings.warn("a reading fell on a batch of one, which has no two halves", RuntimeWarning, stacklevel=3)
@@ -135,10 +141,17 @@ class StepNoise:
             known_size: the samples in a step, if they are known.
         """
         seen = [row.tolist() for row in self._parts.squares_now()]
-        nothing = NoiseSample([], [], None, 1.0, [row[0] for row in seen], self._mean_loss())
+        sums, count = self._parts.gather()
+        # Of the batches that `observe` was called with, the last ones are in the step; others were skipped.
+        size: float = sum(self._sizes[-max(int(count), 1) :])
+        loss = math.nan if self.loss is None else float(self.loss)
+        if self._ranks.size > 1:
+            count, size, loss, *flat = self._ranks.add([count, size, loss, *(x for pair in sums for x in pair)])
+            loss /= self._ranks.size
+            sums = [Squares(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
+        nothing = NoiseSample([], [], int(size) or None, 1.0, [row[0] for row in seen], loss)
         if _identities(self.groups) != _identities(trainable(self._optimizer)):
             return nothing  # parameters have come or gone since they were looked at
-        sums, count = self._parts.gather(self._ranks.group)
         factors = [multiplier**-2 if multiplier else math.nan for multiplier in multipliers]
         after = [[factor * number for number in row] for factor, row in zip(factors, seen, strict=True)]
         before = after
@@ -146,30 +159,19 @@ class StepNoise:
             before = [[number / scale**2 for number in row.tolist()] for row in self._parts.whole]
         nothing = nothing._replace(clipping=_length_ratio(before, after))
         if self._halves is not None:
-            # Of the batches that it was called with, the last ones are in the step; others were skipped.
-            size, rows = sum(self._sizes[-max(int(count), 1) :]), [row.tolist() for row in self._halves.rows]
-            return self._sample(nothing, rows, size)
+            return self._sample(nothing, [row.tolist() for row in self._halves.rows])
         if count < 2 or any(math.isnan(number) for pair in (*sums, *before) for number in pair):
             return nothing
-        rows, times, whole_scale = [], known_size or 1, self._ranks.size * scale
+        rows, times, whole_scale = [], known_size or nothing.size or 1, self._ranks.size * scale
         for sum_, whole in zip(sums, before, strict=True):
             noise, squared = compare_parts(sum_.plain, whole[0], count, whole_scale)
             heat, _ = compare_parts(sum_.weighted, whole[1], count, whole_scale)
             rows.append([times * noise, squared, times * heat])
-        return self._sample(nothing, rows, None)
+        return self._sample(nothing, rows)
 
-    def _sample(self, rest: NoiseSample, rows: list[list[float]], size: int | None) -> NoiseSample:
+    def _sample(self, rest: NoiseSample, rows: list[list[float]]) -> NoiseSample:
         heats = [row[2] for row in rows] if self._knows_metric else []
-        return rest._replace(rows=[row[:2] for row in rows], heats=heats, size=size)
-
-    def _mean_loss(self) -> float:
-        loss = math.nan if self.loss is None else float(self.loss)
-        if self._ranks.size > 1:
-            device = next((p.device for group in self.groups for p in group), torch.device("cpu"))
-            total = torch.tensor(loss, dtype=torch.float32, device=device)
-            dist.all_reduce(total, group=self._ranks.group)
-            loss = total.item() / self._ranks.size
-        return loss
+        return rest._replace(rows=[row[:2] for row in rows], heats=heats)
 
 
 def trainable(optimizer: Optimizer) -> list[list[Tensor]]:

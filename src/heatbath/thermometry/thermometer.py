@@ -317,7 +317,7 @@ class Thermometer:
         is_finite = all(math.isfinite(number) for number in numbers)
         if not (is_finite and any(dimensions)):
             what = "there are no gradients" if is_finite else "gradients or weights are not finite"
-            warnings.warn(f"{what} at step {self.step}: no reading there", RuntimeWarning, stacklevel=2)
+            self._miss(what)
             self._balance.anchor = None
             return
         self._tell_of_clipping(sample.clipping)
@@ -338,6 +338,10 @@ class Thermometer:
         for callback in self._callbacks:
             callback(dict(self.history[-1]))
 
+    def _miss(self, reason: str) -> None:
+        """Say why there is no reading at this step."""
+        warnings.warn(f"{reason} at step {self.step}: no reading there", RuntimeWarning, stacklevel=3)
+
     def _tell_of_clipping(self, factor: float) -> None:
         if factor != 1.0 and not self._has_told:
             self._has_told = True
@@ -350,8 +354,8 @@ class Thermometer:
             )
 
     def _latest(self, key: str) -> float:
-        value = self.history[-1][key] if self.history else None
-        return math.nan if value is None else value
+        value = next((reading[key] for reading in reversed(self.history) if key in reading), None)
+        return value if isinstance(value, float) else math.nan
 
 
 def _check_callbacks(callback: Callback | Iterable[Callback]) -> list[Callback]:

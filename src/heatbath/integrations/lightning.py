@@ -1,0 +1,161 @@
+"""The temperature of a training in Lightning: one argument of the Trainer.
+
+trainer = Trainer(callbacks=[ThermometerCallback()])
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from heatbath.integrations.watch import QuietThermometer, Watch
+from heatbath.thermometry.logs import Reading
+
+try:
+    import lightning.pytorch as pl
+    from torchmetrics import Metric, MetricCollection
+except ImportError as error:
+    raise ImportError("heatbath.integrations.lightning needs Lightning: pip install 'heatbath[lightning]'") from error
+
+__all__ = ["ThermometerCallback"]
+
+LossOfBatch = Callable[[Any, Any], Tensor]
+
+
+class ThermometerCallback(pl.Callback):
+    """Measures gradient noise, temperature and equilibrium of a Lightning training with a `heatbath.Thermometer`.
+
+    The noise comes from the micro-batches of gradient accumulation or the ranks of data parallelism, at no extra cost.
+    Otherwise the callback runs ``training_step`` on the two halves of one batch in ``interval``, in the Trainer's
+    precision, with `log` muted and torchmetrics put aside; weights, gradients, buffers and random states stay as they
+    are. If your ``training_step`` has other side effects, or you optimize manually, tell the loss with ``loss``.
+
+    Readings go to the Trainer's loggers as ``heatbath/temperature`` and so on. The state is saved and restored with the
+    checkpoints. A thermometer never stops a training: a reading that could not be taken has a ``reason``, and each
+    reason is told once, in a warning.
+
+    Args:
+        loss: ``loss(module, batch)``, the mean over the batch; by default what ``training_step`` returns.
+        settings: those of `heatbath.Thermometer`: ``interval``, ``decay``, ``window``, ``confidence``, ``batch_size``,
+            ``dataset_size``, ``law``, ``callback``.
+    """
+
+    def __init__(self, loss: LossOfBatch | None = None, **settings: Any) -> None:
+        if loss is not None and not callable(loss):
+            raise TypeError(f"loss must be a function of the module and a batch, got {loss!r}")
+        self._loss = loss
+        self._watch = Watch(**settings)
+
+    @property
+    def thermometer(self) -> QuietThermometer | None:
+        """The thermometer of the training under way, or of the last one; None if it was refused."""
+        return self._watch.thermometer
+
+    @property
+    def history(self) -> list[Reading]:
+        """The readings, as in `heatbath.Thermometer`."""
+        return [] if self.thermometer is None else self.thermometer.history
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the thermometer: numbers and text only."""
+        return self._watch.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint when the training begins."""
+        self._watch.load_state_dict(state_dict)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Attach to the optimizer, which is complete by now, and to the model as the strategy has wrapped it."""
+        if len(trainer.optimizers) != 1:
+            self._watch.refuse(f"it needs one optimizer, the module has {len(trainer.optimizers)}")
+            return
+        self._watch.attach(
+            trainer.strategy.model or pl_module,
+            trainer.optimizers[0],
+            scaler=getattr(trainer.precision_plugin, "scaler", None),
+            batch_size=_batch_size(trainer),
+        )
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Measure the noise of the batch if a reading is due and nothing else tells it."""
+        if not self._watch.is_due or _has_parts(trainer):
+            return
+
+        def loss_of(part: Any) -> Tensor:
+            with _without_side_effects(pl_module), trainer.precision_plugin.train_step_context():
+                return self._loss_of(pl_module, part, batch_idx)
+
+        self._watch.observe(loss_of, batch)
+
+    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:  # noqa: ARG002
+        """Note the loss of a micro-batch or a rank."""
+        if self._watch.is_due and _has_parts(trainer):
+            scaler = getattr(trainer.precision_plugin, "scaler", None)
+            scale = 1.0 if scaler is None else scaler.get_scale()
+            whole = loss.detach() * (trainer.accumulate_grad_batches / scale)
+            self._watch.note_loss(trainer.strategy.reduce(whole, reduce_op="mean"))
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Pass new readings on to the loggers."""
+        for numbers in self._watch.new_numbers():
+            for logger in trainer.loggers:
+                logger.log_metrics(numbers, step=trainer.global_step)
+
+    def on_train_end(self, *_: Any) -> None:
+        """Let go of the optimizer; the readings stay."""
+        self._watch.detach()
+
+    def on_exception(self, *_: Any) -> None:
+        """Let go of the optimizer."""
+        self._watch.detach()
+
+    def _loss_of(self, module: pl.LightningModule, batch: Any, batch_idx: int) -> Tensor:
+        if self._loss is not None:
+            return self._loss(module, batch)
+        if not module.automatic_optimization:
+            raise ValueError("the module optimizes manually: tell the loss, ThermometerCallback(loss=...)")
+        takes_index = len(inspect.signature(module.training_step).parameters) > 1
+        output = module.training_step(batch, batch_idx) if takes_index else module.training_step(batch)
+        loss = output["loss"] if isinstance(output, dict) else output
+        if not isinstance(loss, Tensor):
+            raise ValueError(f"training_step returned no tensor as its loss, got {loss!r}")
+        return loss
+
+
+@contextmanager
+def _without_side_effects(module: pl.LightningModule) -> Iterator[None]:
+    """Let `self.log` do nothing, and metrics count elsewhere."""
+    metrics = [
+        (parent, name, child)
+        for parent in module.modules()
+        if not isinstance(parent, Metric | MetricCollection)
+        for name, child in parent.named_children()
+        if isinstance(child, Metric | MetricCollection)
+    ]
+    for parent, name, metric in metrics:
+        setattr(parent, name, metric.clone())
+    vars(module)["log"] = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        del vars(module)["log"]
+        for parent, name, metric in metrics:
+            setattr(parent, name, metric)
+
+
+def _has_parts(trainer: pl.Trainer) -> bool:
+    """Whether a step has micro-batches or ranks, whose gradients tell the noise."""
+    return trainer.world_size > 1 or trainer.accumulate_grad_batches > 1
+
+
+def _batch_size(trainer: pl.Trainer) -> int | None:
+    """The samples in a step, if the loader tells; those of half a step would be wrong by a factor."""
+    size = getattr(trainer.train_dataloader, "batch_size", None)
+    whole = None if size is None else size * trainer.accumulate_grad_batches * trainer.world_size
+    return whole if whole is not None and whole > 1 else None

@@ -1,0 +1,161 @@
+"""The temperature of a training in the Trainer of Transformers: one of its callbacks.
+
+trainer = Trainer(model, args, train_dataset=dataset, callbacks=[ThermometerCallback()])
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import wraps
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heatbath.integrations.watch import QuietThermometer, Watch
+from heatbath.laws import parse_law
+from heatbath.thermometry.batch_halves import batch_length
+from heatbath.thermometry.logs import Reading
+
+try:
+    from transformers import Trainer, TrainerCallback
+    from transformers.trainer_callback import ExportableState
+except ImportError as error:
+    message = "heatbath.integrations.transformers needs Transformers: pip install 'heatbath[transformers]'"
+    raise ImportError(message) from error
+
+__all__ = ["ThermometerCallback"]
+
+
+class ThermometerCallback(TrainerCallback, ExportableState):
+    """Measures gradient noise, temperature and equilibrium of a training with a `heatbath.Thermometer`.
+
+    The noise comes from the micro-batches of gradient accumulation or the ranks of data parallelism, at no extra cost.
+    Otherwise the callback runs the Trainer's ``compute_loss`` on the two halves of one batch in ``interval``, in the
+    Trainer's precision; weights, gradients, buffers and random states stay as they are. A loss per item, as causal
+    language models have it, is divided by the items of half a batch there.
+
+    Readings are logged by the Trainer, so that all its reporters have them, as ``heatbath/temperature`` and so on. The
+    state is saved with the checkpoints and restored when a training is resumed. A thermometer never stops a training: a
+    reading that could not be taken has a ``reason``, and each reason is told once, in a warning.
+
+    Args:
+        settings: those of `heatbath.Thermometer`: ``interval``, ``decay``, ``window``, ``confidence``, ``batch_size``,
+            ``dataset_size``, ``law``. They are saved with the checkpoints: numbers and text.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        if settings.get("law") is not None:
+            settings["law"] = str(parse_law(settings["law"]))
+        allowed = ("interval", "decay", "window", "confidence", "batch_size", "dataset_size", "law")
+        if unknown := sorted(settings.keys() - set(allowed)):
+            raise TypeError(f"{unknown[0]!r} is no setting of ThermometerCallback: it takes {', '.join(allowed)}")
+        self._watch = Watch(**settings)
+        self._trainer: Any = None
+
+    @property
+    def thermometer(self) -> QuietThermometer | None:
+        """The thermometer of the training under way, or of the last one; None if it was refused."""
+        return self._watch.thermometer
+
+    @property
+    def history(self) -> list[Reading]:
+        """The readings, as in `heatbath.Thermometer`."""
+        return [] if self.thermometer is None else self.thermometer.history
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: numbers and text only."""
+        return {"args": self._watch.settings, "attributes": {"saved": self._watch.state_dict()}}
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """The state of the thermometer; what is written here is where the next training goes on."""
+        return self._watch.state_dict()
+
+    @saved.setter
+    def saved(self, state: dict[str, Any]) -> None:
+        self._watch.load_state_dict(state)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 (an event)
+        """Attach to the optimizer and the model as the Trainer has prepared them."""
+        self._let_go()
+        trainer: Any = _calling_trainer(self)
+        name = type(self).__name__
+        others = [c for c in trainer.callback_handler.callbacks if isinstance(c, ThermometerCallback)]
+        if others[0] is not self:
+            self._watch.refuse(f"the Trainer has another {name} already, which reads")
+            return
+        saved = state.stateful_callbacks.setdefault(name, self.state())
+        if state.global_step > 0 and isinstance(saved, dict):
+            self.saved = saved["attributes"]["saved"]
+        self._watch.attach(
+            trainer.model_wrapped,
+            trainer.optimizer,
+            scaler=trainer.accelerator.scaler,
+            batch_size=max(args.train_batch_size * args.gradient_accumulation_steps * args.world_size, 2),
+        )
+        self._trainer = trainer
+        self._watch_losses(trainer, has_parts=args.gradient_accumulation_steps > 1 or args.world_size > 1)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 (an event)
+        """Let the Trainer log new readings."""
+        if self._trainer is None:
+            return
+        for numbers in self._watch.new_numbers():
+            logs = control.should_log  # which the Trainer takes back when it has logged
+            self._trainer.log(numbers)
+            control.should_log = logs
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 (an event)
+        """Let go of the optimizer; the readings stay."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._watch.detach()
+        if self._trainer is not None:
+            vars(self._trainer).pop("compute_loss", None)
+        self._trainer = None
+
+    def _watch_losses(self, trainer: Trainer, has_parts: bool) -> None:
+        """See the batches that the Trainer computes the loss of: no event shows them."""
+        compute_loss = trainer.compute_loss
+
+        @wraps(compute_loss)
+        def watched(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (self._watch.is_due and model.training and torch.is_grad_enabled()):
+                return compute_loss(model, inputs, *args, **kwargs)
+            items = kwargs.get("num_items_in_batch")
+            if not has_parts:
+
+                def loss_of(part: Any) -> Tensor:
+                    share = batch_length(part) / batch_length(inputs)
+                    settings = kwargs if items is None else {**kwargs, "num_items_in_batch": items * share}
+                    loss: Tensor = _loss_in(compute_loss(model, part, *args, **settings))
+                    return loss
+
+                self._watch.observe(loss_of, dict(inputs))
+            output = compute_loss(model, inputs, *args, **kwargs)
+            if has_parts:
+                # Divided by the items of all micro-batches, it is a part of the mean.
+                count = 1 if items is None else trainer.args.gradient_accumulation_steps
+                self._watch.note_loss(trainer.accelerator.reduce(_loss_in(output).detach() * count, "mean"))
+            return output
+
+        vars(trainer)["compute_loss"] = watched
+
+
+def _loss_in(output: Any) -> Any:
+    """The loss in what `compute_loss` returns, which may have the model's outputs beside it."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _calling_trainer(callback: ThermometerCallback) -> Trainer:
+    """Find the Trainer that calls this callback: its events tell the model and the optimizer, but not the Trainer."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Trainer) and any(c is callback for c in owner.callback_handler.callbacks):
+            return owner
+        frame = frame.f_back
+    raise RuntimeError("a ThermometerCallback is called by a Trainer: Trainer(..., callbacks=[ThermometerCallback()])")

@@ -1,0 +1,270 @@
+import csv
+import json
+import random
+import warnings
+from functools import partial
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+import torchmetrics
+from hosts import EPOCHS, Perceptron, Samples, batches, weights
+from lightning.pytorch.loggers import CSVLogger
+from plain_loops import assert_close, in_pairs, measure_plainly, random_sgd
+from torch import nn
+from torch.utils.data import DataLoader
+
+from heatbath.integrations.lightning import ThermometerCallback
+
+QUIET = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+
+
+class Module(pl.LightningModule):
+    def __init__(self, model=None):
+        super().__init__()
+        self.model = model or Perceptron()
+
+    def training_step(self, batch, batch_idx):
+        return self.model(**batch)["loss"]
+
+    def configure_optimizers(self):
+        return random_sgd(self.parameters())
+
+
+def fit(module, *callbacks, loader=None, ckpt_path=None, **settings):
+    trainer = pl.Trainer(**{**QUIET, "max_epochs": EPOCHS, "callbacks": list(callbacks), **settings})
+    trainer.fit(module, loader or batches(), ckpt_path=ckpt_path)
+    return trainer
+
+
+def test_readings_are_those_of_a_plain_loop():
+    module, callback = Module(), ThermometerCallback(interval=2)
+    fit(module, callback)
+    history, end = measure_plainly()
+    assert len(history) == 6
+    assert callback.history == history
+    assert torch.equal(weights(module), end)
+
+
+def test_accumulated_batches_are_compared_without_extra_passes():
+    module, callback = Module(), ThermometerCallback(interval=2)
+    calls = []
+    module.model.register_forward_hook(lambda *_: calls.append(1))
+    fit(module, callback, accumulate_grad_batches=2)
+    history, end = measure_plainly(steps=in_pairs())
+    assert callback.history == history
+    assert torch.equal(weights(module), end)
+    assert len(calls) == 12
+
+
+def test_mixed_precision():
+    module, callback = Module(), ThermometerCallback(interval=2)
+    fit(module, callback, precision="bf16-mixed")
+    history, end = measure_plainly(context=partial(torch.autocast, "cpu", torch.bfloat16))
+    assert_close(callback.history, history)
+    torch.testing.assert_close(weights(module), end)
+
+
+def test_clipping_is_seen():
+    module, callback = Module(), ThermometerCallback(interval=2)
+    with pytest.warns(RuntimeWarning, match="clipped"):
+        fit(module, callback, gradient_clip_val=0.1)
+    with pytest.warns(RuntimeWarning, match="clipped"):
+        history, _ = measure_plainly(clip=0.1)
+    assert_close(callback.history, history)
+    assert callback.history[-1]["clipping"] < 0.9
+
+
+def test_a_resumed_training_goes_on_with_the_same_readings(tmp_path):
+    first = fit(Module(), ThermometerCallback(interval=4), max_epochs=1)
+    first.save_checkpoint(tmp_path / "model.ckpt")
+    callback = ThermometerCallback(interval=4)
+    fit(Module(), callback, ckpt_path=tmp_path / "model.ckpt")
+    history, _ = measure_plainly(interval=4)
+    assert callback.history == history
+    assert json.loads(json.dumps(callback.state_dict())) == callback.state_dict()
+
+
+class Eventful(Module):
+    """A step with everything that a second call of it could disturb."""
+
+    def __init__(self):
+        super().__init__(nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Dropout(0.3), nn.Linear(7, 3)))
+        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=3)
+        self.losses = torchmetrics.MetricCollection([torchmetrics.MeanMetric()])
+
+    def training_step(self, batch):
+        inputs = batch["inputs"] + 0.1 * random.random() + 0.1 * np.random.random()  # noqa: NPY002
+        logits = self.model(inputs)
+        loss = nn.functional.cross_entropy(logits, batch["labels"])
+        self.accuracy(logits, batch["labels"])
+        self.losses(loss.detach())
+        self.log("accuracy", self.accuracy, on_step=False, on_epoch=True)
+        self.log_dict({"loss": loss, "mean_loss": self.losses["MeanMetric"].compute()})
+        return {"loss": loss, "extra": logits.detach()}
+
+
+def test_nothing_else_changes(tmp_path):
+    ends, logs = [], []
+    for name, callbacks in (("plain", []), ("watched", [ThermometerCallback(interval=2)])):
+        pl.seed_everything(1, verbose=False)
+        module = Eventful()
+        logger = CSVLogger(tmp_path, name)
+        trainer = fit(module, *callbacks, logger=logger, log_every_n_steps=1)
+        ends.append(module.state_dict())
+        with open(f"{logger.log_dir}/metrics.csv") as file:
+            rows = list(csv.DictReader(file))
+        logs.append([{k: v for k, v in row.items() if not k.startswith("heatbath") and v} for row in rows])
+        assert trainer.callback_metrics["accuracy"] > 0
+    for key, value in ends[0].items():
+        assert torch.equal(ends[1][key], value), key
+    assert [row for row in logs[1] if row.keys() != {"step"}] == logs[0]
+    assert len(callbacks[0].history) == 6
+    assert callbacks[0].history[-1]["trace"] > 0
+
+
+def test_readings_go_to_the_loggers(tmp_path):
+    logger, callback = CSVLogger(tmp_path), ThermometerCallback(interval=3)
+    fit(Module(), callback, logger=logger, log_every_n_steps=1)
+    with open(f"{logger.log_dir}/metrics.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["heatbath/temperature"]]
+    assert [int(row["step"]) for row in rows] == [reading["step"] for reading in callback.history] == [3, 6, 9, 12]
+    assert [float(row["heatbath/temperature"]) for row in rows] == [r["temperature"] for r in callback.history]
+
+
+class WithoutLoss(Module):
+    def training_step(self, batch, batch_idx):
+        return None
+
+
+class Manual(Module):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        self.optimizers().zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx))
+        self.optimizers().step()
+
+
+class ForeignOptimizer(Module):
+    def configure_optimizers(self):
+        return random_sgd(Perceptron().parameters())
+
+
+class TwoOptimizers(Manual):
+    def configure_optimizers(self):
+        return [random_sgd(self.parameters()), random_sgd(self.parameters())]
+
+    def training_step(self, batch, batch_idx):
+        return None
+
+
+class NotFinite(Module):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss * float("nan") if self.global_step == 3 else loss
+
+
+def reasons(callback):
+    return [reading.get("reason") for reading in callback.history]
+
+
+def test_a_manual_training_tells_its_loss():
+    callback = ThermometerCallback(interval=6)
+    with pytest.warns(RuntimeWarning, match="the module optimizes manually: tell the loss"):
+        fit(Manual(), callback)
+    assert all("the module optimizes manually" in reason for reason in reasons(callback))
+    callback, module = ThermometerCallback(lambda module, batch: module.model(**batch)["loss"], interval=2), Manual()
+    fit(module, callback)
+    history, end = measure_plainly()
+    assert callback.history == history
+    assert torch.equal(weights(module), end)
+
+
+def test_a_batch_of_one_has_no_noise():
+    callback = ThermometerCallback(interval=20)
+    with pytest.warns(RuntimeWarning, match="a batch of 1 has no two halves"):
+        fit(Module(), callback, loader=DataLoader(Samples(), batch_size=1), max_epochs=1)
+    assert ["a batch of 1" in reason for reason in reasons(callback)] == [True, True]
+    assert callback.history[0]["kinetic_temperature"] > 0
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (ForeignOptimizer, "the optimizer holds none of the model's parameters"),
+        (TwoOptimizers, "it needs one optimizer"),
+    ],
+)
+def test_what_no_thermometer_can_read_is_told_once(module, message):
+    callback = ThermometerCallback(interval=2)
+    with pytest.warns(RuntimeWarning, match=message) as told:
+        fit(module(), callback)
+    assert len([w for w in told if "thermometer" in str(w.message)]) == 1
+    assert callback.history == []
+    assert callback.thermometer is None
+
+
+def test_a_module_without_a_loss_is_trained_on():
+    callback = ThermometerCallback(interval=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = fit(WithoutLoss(), callback)
+    assert trainer.current_epoch == EPOCHS
+    assert ["returned no tensor as its loss, got None" in reason for reason in reasons(callback)] == [True] * 6
+
+
+def test_gradients_that_are_not_finite():
+    callback = ThermometerCallback(interval=2)
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        fit(NotFinite(), callback)
+    assert callback.history[0].get("reason") is None
+    assert set(callback.history[1]) == {"step", "reason"}
+    assert "not finite" in callback.history[1]["reason"]
+
+
+def test_added_twice_is_refused_by_lightning():
+    with pytest.raises(RuntimeError, match="more than one stateful callback of type `ThermometerCallback`"):
+        pl.Trainer(**QUIET, callbacks=[ThermometerCallback(), ThermometerCallback()])
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"interval": 0}, ValueError, "interval must be an integer with 1 <= interval"),
+        ({"intervall": 5}, TypeError, "intervall"),
+        ({"loss": "mse"}, TypeError, "loss must be a function of the module and a batch, got 'mse'"),
+        ({"callback": "run.csv"}, TypeError, "callback must be a function of a reading"),
+    ],
+)
+def test_bad_settings_are_told_where_they_are_written(settings, error, message):
+    with pytest.raises(error, match=message):
+        ThermometerCallback(**settings)
+
+
+def test_an_interrupted_evaluation_leaves_nothing_behind():
+    class Interrupted(Module):
+        def validation_step(self, batch, batch_idx):
+            raise ArithmeticError("in the evaluation")
+
+    module, callback = Interrupted(), ThermometerCallback(interval=4)
+    trainer = pl.Trainer(**QUIET, max_epochs=1, callbacks=[callback], num_sanity_val_steps=0, val_check_interval=3)
+    with pytest.raises(ArithmeticError, match="in the evaluation"):
+        trainer.fit(module, batches(), batches())
+    before = len(callback.history)
+    optimizer = trainer.optimizers[0]
+    for batch in batches():
+        module.model(**batch)["loss"].backward()
+        optimizer.step()
+    assert len(callback.history) == before
+    assert callback.thermometer.step == 3
