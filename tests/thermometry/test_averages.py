@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
-from heatbath.thermometry.averages import Estimate, ExponentialAverage, ratio_of_means
+from heatbath.thermometry.averages import Estimate, ExponentialAverage, PairedAverage, ratio_of_means, slope
 
 
 def test_no_bias_from_the_first_value_on():
@@ -53,3 +53,55 @@ def test_few_values_bound_nothing():
     ratio = ratio_of_means([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
     assert (ratio, ratio.low, ratio.high) == (2.0, -math.inf, math.inf)
     assert math.isfinite(ratio_of_means([1.0, 2.0, 3.0, 3.0], [1.0] * 4).high)
+
+
+class TestPairedAverage:
+    @pytest.mark.parametrize("decay", [0.6, 0.95])
+    def test_intervals_cover_the_truth(self, decay):
+        generator, held = np.random.default_rng(1), np.zeros(2)
+        for _ in range(600):
+            average = PairedAverage(decay)
+            for a, b in zip(generator.gamma(4.0, 0.5, 60), generator.normal(0.8, 0.4, 60), strict=True):
+                average.update(a, b)
+            held += average.mean(0.9).contains(2.0), average.ratio(0.9).contains(2.5)
+        assert np.all(abs(held / 600 - 0.9) < 4 * math.sqrt(0.09 / 600) + 0.02)  # Student's t knows a normal law only
+
+    def test_it_is_the_exponential_average(self):
+        pair, single = PairedAverage(0.7), ExponentialAverage(0.7)
+        for a, b in ((1.0, 3.0), (4.0, 2.0), (-2.0, 5.0)):
+            pair.update(a, b)
+            single.update([a, b])
+        assert pair.mean() == pytest.approx(single[0], rel=1e-14)
+        assert pair.ratio() == pytest.approx(single[0] / single[1], rel=1e-14)
+        again = PairedAverage(0.7)
+        again.load_state_dict(json.loads(json.dumps(pair.state_dict())))
+        assert repr(again.ratio()) == repr(pair.ratio())
+
+    def test_little_data_bound_little(self):
+        average = PairedAverage(0.9)
+        assert math.isnan(average.mean())
+        average.update(3.0, 1.0)
+        assert (average.mean().low, average.ratio().high) == (-math.inf, math.inf)
+        for b in (-1.0, 1.0, -2.0, 2.5):  # the divisor may be zero: the ratio has no upper end, but a lower one
+            average.update(3.0 + 0.01 * b, b)
+        ratio = average.ratio()
+        assert 0.0 < ratio.low < 3.0 / 2.5
+        assert ratio.high == math.inf
+        for _ in range(50):
+            average.update(3.0, -1.0)
+        assert math.isnan(average.ratio())
+
+
+def test_slopes_of_correlated_values_cover_the_truth():
+    generator, held = np.random.default_rng(2), 0
+    for _ in range(400):
+        noise = generator.normal(size=200)
+        for k in range(1, 200):
+            noise[k] += 0.6 * noise[k - 1]
+        times = np.arange(200) * 3.0 + 5.0
+        held += slope(times, 0.01 * times + noise, 0.9).contains(0.01)
+    assert abs(held / 400 - 0.9) < 4 * math.sqrt(0.09 / 400)
+    assert math.isnan(slope([1], [2.0]))
+    assert slope([0, 2, 4], [1.0, 2.0, 3.0]) == 0.5
+    assert slope([0, 2, 4], [1.0, 2.0, 3.0]).high == math.inf
+    assert slope(range(6), [1.0, 2.0, 3.0, 4.1, 5.0, 6.0]).high < 2.0

@@ -104,3 +104,43 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(curvature, truth, high
                 balance.follow(step_, [6], [motion], [knobs])
     held = np.mean([balance.ratio(0.95).contains(truth) for balance in balances])
     assert 0.92 <= held <= highest
+
+
+class OnASphere(nn.Module):
+    """A loss that knows directions alone, whose minimum is the first axis: gradients are at right angles to ``x``."""
+
+    def __init__(self, start):
+        super().__init__()
+        self.x = nn.Parameter(start)
+
+    def forward(self, xi):
+        return (xi @ self.x - self.x[0]) / self.x.norm()
+
+
+@pytest.mark.parametrize("knows_loss", [True, False])
+def test_a_ratio_of_one_is_no_proof(knows_loss):
+    """Weight decay and noise hold |x| where it is, so that the ratio is 1 while the loss falls: it needs a witness."""
+    dimension, lr, decay, size, sigma = 200, 0.1, 0.02, 4, 3.0
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(dimension, dtype=torch.float64, generator=generator)
+    start[0] = 0.0
+    radius = (lr * sigma**2 * (dimension - 1) / (2 * size * decay)) ** 0.25  # where it is stationary
+    model = OnASphere(start / start.norm() * radius)
+    optimizer = torch.optim.SGD(model.parameters(), lr, weight_decay=decay)
+    thermometer = Thermometer(model, optimizer, interval=20)
+    for _ in range(1200):
+        optimizer.zero_grad()
+        xi = sigma * torch.randn(size, dimension, dtype=torch.float64, generator=generator)
+        model(xi).mean().backward()
+        if knows_loss:
+            thermometer.note_loss(-model.x[0] / model.x.norm())
+        optimizer.step()
+    ratio = thermometer.equilibrium_ratio
+    assert ratio.contains(1.0)
+    assert ratio.high - ratio.low < 0.05
+    if knows_loss:
+        assert thermometer.history[-1]["loss"] < thermometer.history[0]["loss"] - 0.5
+        assert thermometer.loss_drift.high < 0.0
+        assert thermometer.at_equilibrium is False
+    else:
+        assert thermometer.at_equilibrium is None

@@ -2,13 +2,19 @@
 
 import copy
 import math
+import tempfile
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy, mse_loss
 
 from heatbath.thermometry.thermometer import Thermometer
+from ranks import member
 from thermometer_runs import batch, small_network, step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -124,3 +130,37 @@ def test_without_noise_the_other_thermometers_work():
     assert math.isnan(thermometer.temperature)
     assert thermometer.kinetic_temperature > 0
     assert math.isfinite(thermometer.equilibrium_ratio.high)
+
+
+def shard_and_refuse(rank, folder):
+    with member(rank, 1, folder):
+        model = small_network()
+        fully_shard(model, mesh=DeviceMesh.from_group(dist.group.WORLD, "cpu"))
+        with pytest.raises(TypeError, match="does not support sharded parameters"):
+            Thermometer(model, torch.optim.AdamW(model.parameters(), 0.1))
+
+
+def test_sharded_parameters():
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(shard_and_refuse, args=(folder,), nprocs=1)
+
+
+def test_a_with_statement_detaches_it_after_an_exception():
+    model, optimizer, thermometer = make()
+    with pytest.raises(ValueError, match="a batch of 1"), thermometer:
+        thermometer.observe(cross_entropy, *batch(0, 1))
+    cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+    optimizer.step()
+    assert thermometer.history == []
+    assert thermometer.step == 0
+
+
+@pytest.mark.parametrize("settings", [{"momentum": 1.2}, {"momentum": 0.5, "dampening": 1.0}])
+def test_knobs_without_a_temperature(settings):
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, **settings)
+    thermometer = Thermometer(model, optimizer, interval=1)
+    step(model, optimizer, thermometer, *batch(0), cross_entropy)
+    assert thermometer.temperature is None
+    assert "0 <= momentum < 1" in thermometer.reason
+    assert thermometer.trace > 0

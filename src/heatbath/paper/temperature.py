@@ -148,7 +148,7 @@ def _equilibrium_panel(by_label: Mapping[str, list[list[dict[str, Any]]]]) -> Pa
     if steps:
         ends = (min(steps), max(steps))
         series.append(Series("equilibrium", ends, (1.0, 1.0), colour=SPARE))
-    note = "Dissipation over fluctuation with its 95 % interval: 1 in a stationary state and nowhere else."
+    note = "Dissipation over fluctuation with its 95 % interval: 1 in every stationary state, and in others."
     return Panel("Is it at equilibrium?", "steps", "equilibrium ratio", tuple(series), note=note)
 
 
