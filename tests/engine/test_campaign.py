@@ -171,12 +171,37 @@ def test_a_checkpoint_that_is_none_is_put_out_of_the_way(gpu, tmp_path):
     (file,) = (tmp_path / "checkpoints").iterdir()
     header = json.dumps({"epoch": 3, "runs": [config.run for config in CONFIGS]}).encode()
     rest = struct.pack("<I", len(header)) + header + b"anything"
-    file.with_name("b.1.0.checkpoint").write_bytes(b"HEATBAT1" + sha256(rest).digest() + rest)
+    file.with_name("99-fedcba9876543210.1.0.checkpoint").write_bytes(b"HEATBAT1" + sha256(rest).digest() + rest)
     said = []
     records = run(CONFIGS, tmp_path, "cuda", progress=lambda p: said.append(p.message))
     assert curves(records) == alone(CONFIGS)
     assert "a checkpoint cannot be read and is not used" in said
     assert os.listdir(tmp_path / "checkpoints") == []
+
+
+def test_interruptions_do_not_fill_the_disk(gpu, tmp_path):
+    """What a later checkpoint has made superfluous goes when a run is claimed again, and what was half written."""
+    base = CONFIGS[0].with_(epochs=12)
+    configs = [base.with_(seed=seed) for seed in range(3)]
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for name in ("best.checkpoint", "d.partial", "x.refused"):
+        (folder / name).write_text("not ours")
+    with pytest.raises(OSError, match=r"best\.checkpoint is not heatbath's"):
+        run(configs, tmp_path, "cuda")
+    for name in os.listdir(folder):
+        (folder / name).rename(tmp_path / name)
+    for epoch in range(2, 12):
+        gpu.stop_at = (configs[1].run, epoch)
+        with pytest.raises(KeyboardInterrupt):
+            run(configs, tmp_path, "cuda")
+        (folder / f"99-0123456789abcdef.{epoch}.0.partial").touch()
+        for name in ("best.checkpoint", "d.partial", "x.refused"):  # they came later
+            (folder / name).write_text("not ours")
+        assert len(list(folder.glob("[0-9]*.checkpoint"))) <= 3
+        assert len(list(folder.glob("[0-9]*.partial"))) == 1
+    assert curves(run(configs, tmp_path, "cuda")) == alone(configs)
+    assert sorted(os.listdir(folder)) == ["best.checkpoint", "d.partial", "x.refused"]
 
 
 def test_a_checkpoint_ahead_of_the_store_loses_nothing(gpu, tmp_path, monkeypatch):

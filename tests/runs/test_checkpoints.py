@@ -21,6 +21,11 @@ def curve(seed, epoch, validated=True):
     return [an_epoch(0.1 * seed, 1 / (number + 3), 0.2, seed + number / 3, 0.7, *extra) for number in range(epoch)]
 
 
+def name(job, process=77):
+    """Of a stack's checkpoints: whose it is, and which."""
+    return f"{process}-0123456789abcdef.{job}"
+
+
 def save(saver, epoch, seeds, validated=True):
     states, curves = [state(seed, epoch) for seed in seeds], [curve(seed, epoch, validated) for seed in seeds]
     return saver.save(epoch, [f"run{seed}" for seed in seeds], states, curves)
@@ -28,7 +33,7 @@ def save(saver, epoch, seeds, validated=True):
 
 @pytest.mark.parametrize("validated", [True, False])
 def test_what_is_read_is_what_was_written(tmp_path, validated):
-    file = save(Saver(tmp_path, "stack"), 4, [1, 2, 3], validated)
+    file = save(Saver(tmp_path, name(1)), 4, [1, 2, 3], validated)
     content = read_checkpoint(file)
     assert list(content) == ["run1", "run2", "run3"]
     for seed, restored in zip([1, 2, 3], content.values(), strict=True):
@@ -39,7 +44,7 @@ def test_what_is_read_is_what_was_written(tmp_path, validated):
 
 
 def test_the_previous_one_is_kept_and_the_latest_found(tmp_path):
-    saver = Saver(tmp_path, "stack")
+    saver = Saver(tmp_path, name(1))
     files = [save(saver, epoch, [1, 2]) for epoch in (1, 2, 3)]
     assert files[0] == files[2] != files[1]
     found = Shelf(tmp_path).find(["run1", "run2", "run9"])
@@ -51,7 +56,7 @@ def test_the_previous_one_is_kept_and_the_latest_found(tmp_path):
 
 
 def test_each_flipped_bit_and_each_truncation_is_detected(tmp_path):
-    saver = Saver(tmp_path, "stack")
+    saver = Saver(tmp_path, name(1))
     before, last = save(saver, 1, [1]), save(saver, 2, [1])
     sound = last.read_bytes()
     damages = [sound[:at] + bytes([sound[at] ^ (1 << at % 8)]) + sound[at + 1 :] for at in range(0, len(sound), 7)]
@@ -70,7 +75,7 @@ def test_each_flipped_bit_and_each_truncation_is_detected(tmp_path):
 
 
 def test_states_are_found_whichever_stack_they_were_in(tmp_path):
-    whole, half = Saver(tmp_path, "whole"), Saver(tmp_path, "half")
+    whole, half = Saver(tmp_path, name(2)), Saver(tmp_path, name(3))
     save(whole, 3, [1, 2, 3])
     save(whole, 4, [1, 2, 3])
     later = save(half, 5, [2])
@@ -85,7 +90,7 @@ def test_states_are_found_whichever_stack_they_were_in(tmp_path):
 
 
 def test_a_file_that_is_rewritten_is_read_again(tmp_path):
-    saver, shelf = Saver(tmp_path, "stack"), Shelf(tmp_path)
+    saver, shelf = Saver(tmp_path, name(1)), Shelf(tmp_path)
     first = save(saver, 1, [1])
     assert int(shelf.read(first, "run1").state["epoch"]) == 1
     save(saver, 2, [1])
@@ -94,7 +99,7 @@ def test_a_file_that_is_rewritten_is_read_again(tmp_path):
 
 
 def test_only_files_whose_runs_have_all_ended_are_removed(tmp_path):
-    both, one = save(Saver(tmp_path, "both"), 2, [1, 2]), save(Saver(tmp_path, "one"), 2, [1])
+    both, one = save(Saver(tmp_path, name(4)), 2, [1, 2]), save(Saver(tmp_path, name(5)), 2, [1])
     Shelf(tmp_path).clean(["run1"])
     assert both.exists()
     assert not one.exists()
@@ -110,7 +115,7 @@ def test_no_pickle_is_executed(tmp_path):
         def __reduce__(self):
             return (open, (str(trap), "w"))
 
-    file = save(Saver(tmp_path, "stack"), 1, [1])
+    file = save(Saver(tmp_path, name(1)), 1, [1])
     for payload in (pickle.dumps(Evil(), protocol=2), _torch_saved(tmp_path, {"states": [Evil()], "curves": []})):
         header = b'{"epoch": 1, "runs": ["run1"]}'
         rest = struct.pack("<I", len(header)) + header + payload
@@ -127,7 +132,7 @@ def _torch_saved(folder, content):
 
 @pytest.mark.parametrize("room", [0, 300, 1500])
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch, room):
-    saver = Saver(tmp_path, "stack")
+    saver = Saver(tmp_path, name(1))
     first = save(saver, 1, [1])
     monkeypatch.setattr(checkpoints, "open", _open_with_room(room), raising=False)
     with pytest.raises(OSError, match="No space left") as caught:
@@ -170,7 +175,7 @@ def _open_with_room(room):
 @pytest.mark.parametrize("at", range(2, 12))
 def test_an_interrupt_while_writing_stays_one(tmp_path, monkeypatch, at):
     """Wherever Ctrl-C comes among the pieces that torch hands over; the previous checkpoint stays."""
-    saver = Saver(tmp_path, "stack")
+    saver = Saver(tmp_path, name(1))
     before = save(saver, 1, [1]).read_bytes()
     pieces, write = iter(range(1, 100)), checkpoints._Sink.write
 

@@ -171,7 +171,7 @@ def test_reading_writes_nothing(store, owner, tmp_path):
 
 def test_reading_while_a_transaction_is_open(store, owner):
     train(store, owner, 0, 3)
-    with Store(store.path, read_only=True) as reader, store._transaction() as connection:
+    with Store(store.path, read_only=True) as reader, store.database.transaction() as connection:
         connection.execute("DELETE FROM epochs")
         assert len(reader.records()[0].epochs) == 3
 
@@ -225,7 +225,8 @@ def test_another_database_is_refused_and_untouched(tmp_path):
 
 
 def test_a_later_schema_is_refused(store):
-    store._connection.execute("PRAGMA user_version = 3")
+    with store.database.transaction() as connection:
+        connection.execute("PRAGMA user_version = 3")
     store.close()
     before = everything(store.path)
     with pytest.raises(OSError, match=r"made by a later heatbath \(schema 3, not 2\): update heatbath"):
@@ -237,7 +238,7 @@ def test_a_broken_database_gives_one_line(store):
     store.close()
     database = store.path / "heatbath.sqlite"
     database.write_bytes(database.read_bytes()[:100] + b"\xff" * 8000)
-    words = r"the store in .* cannot be used: .*; it is damaged: put back a copy of it, or choose another folder"
+    words = r"the store in .* cannot be used: .*; it is damaged: 'heatbath runs repair' saves what can be saved; or put"
     with pytest.raises(OSError, match=words):
         Store(store.path).add(CONFIGS)
     with pytest.raises(OSError, match=words):
@@ -248,7 +249,7 @@ def test_a_damaged_schema_gives_one_line(store):
     store.close()
     database = store.path / "heatbath.sqlite"
     database.write_bytes(database.read_bytes().replace(b"checkpoint TEXT", b"check\xff(int TEXT"))
-    with pytest.raises(OSError, match=r"the store in .* cannot be used: .*put back a copy of it"):
+    with pytest.raises(OSError, match=r"malformed database schema .*'heatbath runs repair' saves what can be saved"):
         Store(store.path).add(CONFIGS)
 
 
@@ -286,16 +287,19 @@ def test_a_link_to_nowhere_is_named(tmp_path, place):
 
 def test_a_full_disk_changes_nothing(store, owner):
     train(store, owner, 0, 3)
-    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-    store._connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with store.database.transaction() as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
     store.claim(RUNS, owner)
     before = store.records()
     with pytest.raises(OSError, match=r"^no space left in .*; what was finished is safe; free space and run again$"):
         store.save(owner, [Update(RUNS[1], 0, epochs(1, 0, 3000))])
     assert store.records() == before
-    store._connection.execute("PRAGMA max_page_count = 100000")
+    with store.database.transaction() as connection:
+        connection.execute("PRAGMA max_page_count = 100000")
     train(store, owner, 1, 3)
-    assert store._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    with store.database.transaction() as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 
 from heatbath.engine.executors.local import Local
@@ -48,7 +48,6 @@ class Campaign:
         Raises:
             MemoryError: a single run does not fit.
         """
-        self._remove_partial(lambda owner: not locks.is_alive(self._store.owners, owner))
         idle = _POLL
         while left := self._left():
             before = self._queue.handed_out
@@ -65,8 +64,8 @@ class Campaign:
     def close(self) -> None:
         """Give back what was claimed, and remove what the workers, which must have ended, were writing."""
         self._store.release(self._owner)
-        self._remove_partial(lambda owner: owner == self._owner.name)
         self._owner.close()
+        self._queue.remove_partial()
 
     def _ended(self) -> list[str]:
         return [run for run, status in self._store.statuses().items() if status in ENDED]
@@ -112,12 +111,6 @@ class Campaign:
         self._queue.put_back(job)
         lost = f"a worker process has died ({end.reason}); going on with fewer"
         self._tally.say(lost if end.how == "lost" else "a checkpoint cannot be read and is not used")
-
-    def _remove_partial(self, is_theirs: Callable[[str], bool]) -> None:
-        """Remove checkpoints that were left half-written by the processes of some owners."""
-        for file in self._store.checkpoints.glob("*.partial"):
-            if is_theirs(file.name.partition(".")[0]):
-                file.unlink(missing_ok=True)
 
 
 def _runs(number: int) -> str:

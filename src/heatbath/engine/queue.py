@@ -13,7 +13,7 @@ from heatbath.engine.progress import Tally
 from heatbath.runs.checkpoints import SavedAt, Shelf
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.store import Store
-from heatbath.system.locks import Owner
+from heatbath.system.locks import Owner, is_alive
 
 
 class JobQueue:
@@ -50,6 +50,7 @@ class JobQueue:
 
     def fill(self, configs: Sequence[RunConfig]) -> None:
         """Put runs, and nothing else, into the queue, in stacks of equal size."""
+        self.prune()
         found = self._shelf.find(config.run for config in configs)
         groups: dict[tuple[Any, ...], list[RunConfig]] = {}
         for config in configs:
@@ -102,9 +103,21 @@ class JobQueue:
         for model, stacks in sizes.items():
             yield model, sum(stacks), len(stacks), max(stacks)
 
+    def prune(self) -> None:
+        """Remove checkpoints that later ones have made superfluous, of processes that are gone."""
+        self._shelf.prune(self._is_alive)
+        self.remove_partial()
+
+    def remove_partial(self) -> None:
+        """Remove checkpoints that processes have left half written."""
+        self._shelf.remove_partial(self._is_alive)
+
     def clean(self, ended: Iterable[str]) -> None:
         """Remove the checkpoints whose runs have all ended, and those that are damaged."""
         self._shelf.clean(ended)
+
+    def _is_alive(self, owner: str) -> bool:
+        return is_alive(self._store.owners, owner)
 
     def _explain_losses(self, configs: Sequence[RunConfig], epoch: int, recorded: Mapping[str, int]) -> None:
         new, self._reported_damage = self._shelf.damaged[self._reported_damage :], len(self._shelf.damaged)

@@ -14,8 +14,9 @@ from heatbath.engine.options import Options
 from heatbath.engine.progress import Interrupted, Progress, Tally
 from heatbath.runs.checkpoints import is_disk_full
 from heatbath.runs.configs import RunConfig
+from heatbath.runs.database import no_space
 from heatbath.runs.records import ENDED, Record
-from heatbath.runs.store import Store, no_space
+from heatbath.runs.store import Store
 from heatbath.system.folders import check_folder
 
 if TYPE_CHECKING:

@@ -15,14 +15,17 @@ import io
 import json
 import os
 import pickle
+import re
+import stat
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 from heatbath.runs.packing import pack, read_origins, unpack
 from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, join_origins
+from heatbath.system.locks import OWNER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +34,7 @@ ReplicaState: TypeAlias = "dict[str, Tensor]"
 
 _MAGIC, _OLD_MAGIC = b"HEATBAT2", b"HEATBAT1"  # the second of heatbath 0.1.0
 _START = len(_MAGIC) + 32
+_NAME = re.compile(rf"{OWNER}\.\d+\.[01]\.(checkpoint|partial|refused)")  # the owner, its job, one of two files
 _SUFFIX = ".checkpoint"
 REFUSED = ".refused"
 """The suffix of a file that has been put out of the way, because it is not what a checkpoint is."""
@@ -91,7 +95,7 @@ class Saver:
         partial = target.with_suffix(".partial")
         try:
             with open(partial, "wb") as file:
-                file.write(b"\0" * _START)
+                file.write(_MAGIC.ljust(_START, b"\0"))
                 sink = _Sink(file)
                 sink.write(struct.pack("<I", len(header)) + header)
                 try:
@@ -118,8 +122,8 @@ class Saver:
     def remove(self) -> None:
         """Remove what is left of the stack's checkpoints."""
         for slot in self._slots:
-            slot.unlink(missing_ok=True)
-            slot.with_suffix(".partial").unlink(missing_ok=True)
+            remove(slot)
+            remove(slot.with_suffix(".partial"))
 
 
 class Shelf:
@@ -135,7 +139,7 @@ class Shelf:
         """Return the latest sound state of each run that has one. Files that are damaged are added to ``damaged``."""
         wanted = set(runs)
         found: dict[str, SavedAt] = {}
-        for file in sorted(self.folder.glob(f"*{_SUFFIX}")):
+        for file in self._files():
             entry = self._verify(file)
             if entry is None:
                 continue
@@ -168,12 +172,30 @@ class Shelf:
     def clean(self, ended: Iterable[str]) -> None:
         """Remove the files whose runs have all ended, and those that are damaged."""
         over = set(ended)
-        for file in sorted(self.folder.glob(f"*{_SUFFIX}")):
+        for file in self._files():
             entry = self._verify(file)
             if entry is None or entry[1] <= over:
-                file.unlink(missing_ok=True)
+                remove(file)
         for file in self.folder.glob(f"*{REFUSED}"):
-            file.unlink(missing_ok=True)
+            remove(file)
+
+    def prune(self, is_alive: Callable[[str], bool]) -> None:
+        """Remove what later files have made superfluous, of owners that are gone."""
+        entries = {file: entry for file in self._files() if (entry := self._verify(file))}
+        known = [run for _, runs in entries.values() for run in runs]
+        latest = {each.file for each in self.find(known).values()}
+        for file in entries.keys() - latest:
+            if not is_alive(owner_of(file)):
+                remove(file)
+
+    def remove_partial(self, is_alive: Callable[[str], bool]) -> None:
+        """Remove what owners that are gone have left half written."""
+        for file in self.folder.glob("*.partial"):
+            if not is_alive(owner_of(file)):
+                remove(file)
+
+    def _files(self) -> list[Path]:
+        return sorted(file for file in self.folder.glob(f"*{_SUFFIX}") if is_checkpoint_name(file.name))
 
     def _verify(self, file: Path) -> tuple[int, frozenset[str]] | None:
         key = _identity(file)
@@ -190,6 +212,30 @@ class Shelf:
                 self._known[key] = None
                 self.damaged.append(file)
         return self._known[key]
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Return whether a file of this name may be a checkpoint, a half-written one, or one that was refused."""
+    return _NAME.fullmatch(name) is not None
+
+
+def owner_of(file: Path) -> str:
+    """Return the name of the owner whose process writes a file, or wrote it."""
+    return file.name.partition(".")[0]
+
+
+def remove(file: Path) -> None:
+    """Remove a file if it is one of ours, by its name and its first bytes; never by way of a link."""
+    try:
+        if not is_checkpoint_name(file.name) or not stat.S_ISREG(file.lstat().st_mode):
+            return
+        with open(file, "rb") as handle:
+            start = handle.read(len(_MAGIC))
+        # Of a process that was killed at once nothing may be there yet; heatbath 0.1.0 wrote the magic at the end.
+        if start in (_MAGIC, _OLD_MAGIC, b"") or (file.suffix == ".partial" and not any(start)):
+            file.unlink()
+    except OSError:  # another process was faster, or it is not ours to remove
+        pass
 
 
 def read_checkpoint(file: Path) -> dict[str, Restored]:

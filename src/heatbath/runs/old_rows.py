@@ -51,6 +51,11 @@ def select(connection: sqlite3.Connection, runs: Iterable[str] | None) -> OldSel
     )
 
 
+def is_schema(tables: Mapping[str, str]) -> bool:
+    """Return whether these are the tables of schema 1, and no views."""
+    return set(tables) == set(_TABLES) and all(statement.startswith("CREATE TABLE ") for statement in tables.values())
+
+
 def migrate(connection: sqlite3.Connection, is_alive: Callable[[str], bool]) -> None:
     """Turn the tables into today's, inside the caller's transaction. A run that is damaged stays so.
 
@@ -65,7 +70,7 @@ def migrate(connection: sqlite3.Connection, is_alive: Callable[[str], bool]) -> 
     sound = {record.run: record for record in records}
     for table in _TABLES:
         connection.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
-    for statement in rows.TABLES.split(";"):
+    for statement in (*rows.TABLES.values(), rows.FIRST_ENTRY):
         connection.execute(statement)
     for run, config, status, *_, checkpoint, created, updated in selection.runs:
         if run in sound:

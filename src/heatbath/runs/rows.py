@@ -22,24 +22,27 @@ from heatbath.runs.configs import RunConfig, read_config
 from heatbath.runs.records import ENDED, NOT_A_RECORD, Epoch, Origin, Record, check_record, join_origins
 
 APPLICATION, VERSION = 0x68656174, 2  # "heat"
-TABLES = """
-CREATE TABLE runs (
+TABLES = {
+    "runs": """CREATE TABLE runs (
     run TEXT NOT NULL PRIMARY KEY, config TEXT NOT NULL, status TEXT NOT NULL, epochs INTEGER NOT NULL,
     metrics TEXT NOT NULL, origins TEXT NOT NULL, seconds REAL NOT NULL, owner TEXT, checkpoint TEXT,
     created REAL NOT NULL, updated REAL NOT NULL, digest BLOB NOT NULL
-);
-CREATE TABLE epochs (
+)""",
+    "epochs": """CREATE TABLE epochs (
     run TEXT NOT NULL, epoch INTEGER NOT NULL, numbers BLOB NOT NULL, PRIMARY KEY (run, epoch)
-) WITHOUT ROWID;
-CREATE TABLE manifest (runs INTEGER NOT NULL, names TEXT NOT NULL);
-INSERT INTO manifest VALUES (0, '0000000000000000');
-"""
-SCHEMA = f"""
-PRAGMA application_id = {APPLICATION};
-PRAGMA user_version = {VERSION};
-PRAGMA journal_mode = WAL;
-{TABLES}
-"""
+) WITHOUT ROWID""",
+    "manifest": "CREATE TABLE manifest (runs INTEGER NOT NULL, names TEXT NOT NULL)",
+}
+FIRST_ENTRY = "INSERT INTO manifest VALUES (0, '0000000000000000')"
+SCHEMA = ";\n".join(
+    (
+        f"PRAGMA application_id = {APPLICATION}",
+        f"PRAGMA user_version = {VERSION}",
+        "PRAGMA journal_mode = WAL",
+        *TABLES.values(),
+        FIRST_ENTRY,
+    )
+)
 
 
 class DamagedRowError(Exception):

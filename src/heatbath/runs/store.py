@@ -1,7 +1,6 @@
 """The one place where results live: a folder with an SQLite database, the checkpoints and the locks of those at work.
 
-One transaction per epoch and stack. The database is in WAL mode, so that readers never wait for a training, nor a
-training for them.
+One transaction per epoch and stack.
 """
 
 from __future__ import annotations
@@ -9,23 +8,20 @@ from __future__ import annotations
 import gc
 import json
 import os
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 from heatbath.runs import export, merging, old_rows, rows
 from heatbath.runs.configs import RunConfig
+from heatbath.runs.database import Database
 from heatbath.runs.records import ENDED, Epoch, Origin, Record
 from heatbath.system import sqlite_files
 from heatbath.system.locks import Owner, is_alive
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -76,22 +72,14 @@ class Store:
         OSError: there is no store to be read, or the database is not ours or of a later version.
     """
 
-    FILE = "heatbath.sqlite"
+    FILE = Database.FILE
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self._named = Path(path)  # in messages, as the caller knows it
         self.path = self._named.absolute()  # the working folder may change while a store is open
         self.checkpoints = self.path / "checkpoints"
         self.owners = self.path / "owners"
-        self._database = self.path / self.FILE
-        self._read_only = read_only
-        self._connection: sqlite3.Connection | None = None
-        if self.path.exists() and not self.path.is_dir():
-            raise NotADirectoryError(f"{self._named} is a file; a store is a folder")
-        if self._database.exists():
-            sqlite_files.check_header(self._database, rows.APPLICATION, rows.VERSION)
-        elif read_only:
-            raise FileNotFoundError(f"there is no store in {self._named}")
+        self.database = Database(self.path, self._named, read_only=read_only)
 
     def __enter__(self) -> Store:
         return self
@@ -103,8 +91,7 @@ class Store:
 
     def close(self) -> None:
         """Close the database; the store cannot be used any more."""
-        if self._connection is not None:
-            self._connection.close()
+        self.database.close()
 
     def records(
         self,
@@ -124,7 +111,7 @@ class Store:
             OSError: the rows of a run are damaged; the message says what to do.
         """
         records, damaged = self.survey(runs)
-        rows.refuse(damaged, self._named / self.FILE)
+        rows.refuse(damaged, self.database.named)
         return [
             record
             for record in records
@@ -135,7 +122,7 @@ class Store:
         """Return the records, as `records` does, and what is known of those runs whose rows are damaged."""
         names = None if runs is None else list(runs)
         with _without_collection():
-            return self._read(lambda connection: self._select(connection, names)).sort_out(self._is_alive)
+            return self.database.read(lambda connection: _select(connection, names)).sort_out(self._is_alive)
 
     def find(self, start: str) -> Record:
         """Return the one run whose name begins so.
@@ -156,7 +143,7 @@ class Store:
             ValueError: there is none.
         """
         query = "SELECT created, updated, status, checkpoint FROM runs WHERE run = ?"
-        row = self._read(lambda connection: connection.execute(query, (run,)).fetchone())
+        row = self.database.read(lambda connection: connection.execute(query, (run,)).fetchone())
         if row is None:
             raise ValueError(f"no run {run} in {self._named}")
         added, updated, status, checkpoint = row
@@ -165,7 +152,8 @@ class Store:
 
     def statuses(self) -> dict[str, str]:
         """Return what each run's row says: ``"running"`` also where the process is gone."""
-        return dict(self._read(lambda connection: connection.execute("SELECT run, status FROM runs").fetchall()))
+        query = "SELECT run, status FROM runs"
+        return dict(self.database.read(lambda connection: connection.execute(query).fetchall()))
 
     def add(self, configs: Iterable[RunConfig]) -> dict[str, str]:
         """Ask for runs; those that are here stay as they are.
@@ -173,14 +161,14 @@ class Store:
         Only those whose rows are damaged lose them, to be trained again; what was wrong with them is returned.
         """
         asked = list(configs)
-        with self._transaction() as connection:
+        with self.database.transaction() as connection:
             damaged = self._remove_damaged(connection, [config.run for config in asked])[1]
             rows.insert_runs(connection, asked)
         return damaged
 
     def claim(self, runs: Iterable[str], owner: Owner) -> dict[str, int]:
         """Take those of the runs that have not ended and that nobody alive is at; return how many epochs each has."""
-        with self._transaction() as connection:
+        with self.database.transaction() as connection:
             condition = "status NOT IN (?, ?) AND run IN (SELECT value FROM json_each(?))"
             found = rows.sound_rows(connection, condition, (*ENDED, json.dumps(list(runs))))
             alive = {row.owner for row in found if row.owner not in (None, owner.name) and self._is_alive(row.owner)}
@@ -195,8 +183,9 @@ class Store:
         Raises:
             OSError: a run is not (any more) this owner's, or there is no room; nothing was changed.
         """
-        with self._transaction() as connection:
-            for update in updates:
+        measured = list(updates)  # before others have to wait
+        with self.database.transaction() as connection:
+            for update in measured:
                 found = rows.sound_rows(connection, "run = ? AND owner = ?", (update.run, owner.name))
                 if not found:
                     raise OSError(f"run {update.run} in {self._named} has been taken over by another process")
@@ -215,7 +204,7 @@ class Store:
 
     def release(self, owner: Owner) -> None:
         """Give the owner's runs back. Where the disk is full they become free when the owner closes."""
-        with suppress(OSError), self._transaction() as connection:
+        with suppress(OSError), self.database.transaction() as connection:
             held = rows.sound_rows(connection, "owner = ? AND status = 'running'", (owner.name,))
             rows.write_rows(connection, [row._replace(status="pending", owner=None) for row in held])
 
@@ -232,7 +221,7 @@ class Store:
             with Store(source, read_only=True) as opened:
                 theirs = opened.records()
         verdicts: list[tuple[str, merging.Verdict]] = []
-        with self._transaction() as connection:
+        with self.database.transaction() as connection:
             records, damaged = self._remove_damaged(connection, [record.run for record in theirs])
             ours = {record.run: record for record in records}
             ours |= {their.run: Record(their.config, "pending") for their in theirs if their.run in damaged}
@@ -244,28 +233,6 @@ class Store:
                     rows.overwrite(connection, their)
                     ours[their.run] = their
         return merging.count(verdicts)
-
-    def _open(self) -> sqlite3.Connection:
-        """Open the database to be written to, after making it, or turning one of heatbath 0.1.0 into one of today."""
-        sqlite_files.create(self._database, rows.SCHEMA)
-        connection = sqlite_files.connect(self._database)
-        connection.execute("PRAGMA synchronous = FULL")
-        if sqlite_files.version(connection) == old_rows.VERSION:
-            with sqlite_files.transaction(connection):
-                if sqlite_files.version(connection) == old_rows.VERSION:  # else another process was faster
-                    old_rows.migrate(connection, self._is_alive)
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the version is in the file's first bytes
-        self._connection = connection
-        return connection
-
-    def _select(
-        self, connection: sqlite3.Connection, runs: Sequence[str] | None
-    ) -> rows.Selection | old_rows.OldSelection:
-        version = sqlite_files.version(connection)
-        if version == old_rows.VERSION:
-            return old_rows.select(connection, runs)
-        sqlite_files.check_version(self._named / self.FILE, version, rows.VERSION)
-        return rows.select(connection, runs)
 
     def _is_alive(self, owner: str) -> bool:
         return is_alive(self.owners, owner)
@@ -281,45 +248,9 @@ class Store:
             for row, _ in selected.runs
             if row.run in damaged and row.owner and self._is_alive(row.owner)
         }
-        rows.refuse(busy, self._named / self.FILE)
+        rows.refuse(busy, self.database.named)
         rows.remove(connection, damaged)
         return records, {run: damage.reason for run, damage in damaged.items()}
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        if self._read_only:
-            raise ValueError(f"the store in {self._named} was opened to be read only")
-        with self._plain_errors():
-            connection = self._connection or self._open()
-            with sqlite_files.transaction(connection):
-                sqlite_files.check_version(self._named / self.FILE, sqlite_files.version(connection), rows.VERSION)
-                yield connection
-
-    def _read(self, select: Callable[[sqlite3.Connection], _T]) -> _T:
-        with self._plain_errors():
-            if self._connection is not None:
-                return sqlite_files.snapshot(self._connection, select)
-            if self._database.exists():
-                return sqlite_files.read_only(self._database, select)
-            with closing(sqlite3.connect(":memory:")) as empty:
-                empty.executescript(rows.SCHEMA)
-                return select(empty)
-
-    @contextmanager
-    def _plain_errors(self) -> Iterator[None]:
-        """Turn what SQLite says into one line."""
-        try:
-            yield
-        except rows.DamagedRowError as error:
-            raise OSError(f"{error} in {self._named / self.FILE}: 'heatbath runs resume' trains it again") from None
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the second from what a damaged file calls its columns
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            full = code == sqlite3.SQLITE_IOERR and shutil.disk_usage(self.path).free < 1 << 20
-            if code == sqlite3.SQLITE_FULL or full:
-                raise OSError(no_space(self._named)) from None
-            broken = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or not isinstance(error, sqlite3.Error)
-            advice = "; it is damaged: put back a copy of it, or choose another folder" if broken else ""
-            raise OSError(f"the store in {self._named} cannot be used: {error}{advice}") from None
 
 
 @contextmanager
@@ -334,6 +265,6 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def no_space(path: Path) -> str:
-    """The line for a full disk."""
-    return f"no space left in {path}; what was finished is safe; free space and run again"
+def _select(connection: sqlite3.Connection, runs: Sequence[str] | None) -> rows.Selection | old_rows.OldSelection:
+    old = sqlite_files.version(connection) == old_rows.VERSION
+    return old_rows.select(connection, runs) if old else rows.select(connection, runs)

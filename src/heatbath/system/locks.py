@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
+import stat
 from pathlib import Path
+
+from heatbath.system import forks
+
+OWNER = r"\d+-[0-9a-f]{16}"  # the pattern of a name: the process, and a random number
 
 
 class Owner:
     """The right of one process to what it claims in a folder; it lasts until `close`, or until the process is gone.
 
+    A child that is forked from the process has no part in it.
+
     Args:
         folder: where the lock files of all owners are; made if need be.
+
+    Raises:
+        OSError: the file system gives no locks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -20,29 +31,62 @@ class Owner:
         while True:
             self.name = f"{os.getpid()}-{secrets.token_hex(8)}"
             self._file = folder / f"{self.name}.lock"
-            self._handle = os.open(self._file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
-            fcntl.flock(self._handle, fcntl.LOCK_EX)
+            handle = os.open(self._file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+            self._handle, self._process = forks.keep_private(handle), os.getpid()
+            try:
+                lock(handle, folder)
+            except OSError:
+                self.close()
+                raise
             if self._file.exists():  # else somebody tidied it away between the two calls
                 return
-            os.close(self._handle)
+            forks.close(handle)
 
     def close(self) -> None:
-        """Give everything up; a second call does nothing."""
-        if self._handle >= 0:
+        """Give everything up; a second call does nothing, nor does one in a child that was forked."""
+        if self._handle >= 0 and self._process == os.getpid():
             self._file.unlink(missing_ok=True)
-            os.close(self._handle)
-            self._handle = -1
+            forks.close(self._handle)
+        self._handle = -1
+
+
+def lock(handle: int, folder: Path) -> None:
+    """Lock an open file, or folder, for this process alone; wait until nobody else has it.
+
+    Raises:
+        OSError: the file system gives no locks; the message names the folder.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError as error:
+        advice = "keep the store on a file system with locks"
+        raise OSError(f"{folder} cannot be locked ({error.strerror}): {advice}") from None
+
+
+def is_owner(name: str) -> bool:
+    """Return whether a name is one of an owner's."""
+    return re.fullmatch(OWNER, name) is not None
+
+
+def is_lock_name(name: str) -> bool:
+    """Return whether a file of this name may be the lock of an owner."""
+    return name.endswith(".lock") and is_owner(name.removesuffix(".lock"))
 
 
 def is_alive(folder: Path, owner: str) -> bool:
-    """Return whether an owner's process still runs and has not closed it. Nothing is written."""
+    """Return whether an owner's process still runs and has not closed it. Nothing is written.
+
+    Somebody whose lock may not be looked at is taken to be alive.
+    """
     try:
-        handle = os.open(folder / f"{Path(owner).name}.lock", os.O_RDONLY)
-    except FileNotFoundError:
+        handle = _open(folder, owner)
+    except PermissionError:
+        return True
+    except OSError:  # it is gone, or something else
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: those who ask do not take each other for owners
-    except BlockingIOError:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: those who ask are not taken for owners
+    except OSError:
         return True
     finally:
         os.close(handle)
@@ -50,17 +94,33 @@ def is_alive(folder: Path, owner: str) -> bool:
 
 
 def tidy(folder: Path) -> None:
-    """Remove the lock files of owners that are gone."""
+    """Remove the lock files of owners that are gone, and nothing else."""
     for file in folder.glob("*.lock"):
         try:
-            handle = os.open(file, os.O_RDONLY)
-        except FileNotFoundError:
+            handle = _open(folder, file.stem)
+        except OSError:
             continue
         try:
             # Removed under the lock: an owner who has made the file and waits for it then sees that it is gone.
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.unlink(missing_ok=True)
-        except BlockingIOError:
+            if os.fstat(handle).st_size == 0:
+                file.unlink(missing_ok=True)
+        except OSError:  # somebody has it, or the folder is another user's
             pass
         finally:
             os.close(handle)
+
+
+def _open(folder: Path, owner: str) -> int:
+    """Open the lock of an owner, and nothing else: it neither waits for a pipe nor follows a link.
+
+    Raises:
+        OSError: there is none, or it may not be read.
+    """
+    if not is_owner(owner):
+        raise FileNotFoundError(owner)
+    handle = os.open(folder / f"{owner}.lock", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileNotFoundError(owner)
+    return handle

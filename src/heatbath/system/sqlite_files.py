@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import re
 import shutil
 import sqlite3
 import struct
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
+from heatbath.system.locks import lock
+
 _T = TypeVar("_T")
+_WAIT = 20.0  # seconds at a time for another process that writes
+_LONGEST = 1 << 26  # bytes in a row: no row of ours comes near, and one of a stranger must not fill the memory
 
 
 def create(database: Path, schema: str) -> None:
@@ -27,6 +32,7 @@ def create(database: Path, schema: str) -> None:
             f"{error.filename} is a link to a folder that is not there: make that folder, or remove the link"
         ) from None
     with _locked(folder):
+        _remove_unfinished(folder)
         if database.exists():
             return
         with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as place:
@@ -44,6 +50,8 @@ def check_header(database: Path, application: int, version: int) -> None:
     Raises:
         OSError: it is no database, or not of this application, or of a later version of its schema.
     """
+    if not database.is_file():  # a pipe would be waited for
+        raise OSError(f"{database} is not a store of heatbath; choose another folder")
     with open(database, "rb") as file:
         header = file.read(100)
     is_database = len(header) == 100 and header.startswith(b"SQLite format 3\0")
@@ -61,6 +69,11 @@ def check_version(database: Path, its_version: int, version: int) -> None:
         raise OSError(f"{database} was made by a later heatbath (schema {its_version}, not {version}): update heatbath")
 
 
+def tables(connection: sqlite3.Connection) -> dict[str, str]:
+    """Return the statements that made the tables, and whatever else a database of somebody else may have, by name."""
+    return dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
+
+
 def version(connection: sqlite3.Connection) -> int:
     """Return the version of the schema; the first bytes of the file may not have it yet."""
     found: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -72,7 +85,8 @@ def connect(database: Path | str) -> sqlite3.Connection:
 
     Text that is not UTF-8, as a damaged row may hold, is read all the same: it then fails where its run can be named.
     """
-    connection = sqlite3.connect(database, uri=isinstance(database, str), timeout=60.0, isolation_level=None)
+    connection = sqlite3.connect(database, uri=isinstance(database, str), timeout=_WAIT, isolation_level=None)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
     connection.text_factory = lambda content: content.decode(errors="surrogateescape")
     return connection
 
@@ -87,10 +101,19 @@ def snapshot(connection: sqlite3.Connection, select: Callable[[sqlite3.Connectio
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Write all that is done inside, or nothing."""
+def transaction(connection: sqlite3.Connection, patience: float = 900.0) -> Iterator[None]:
+    """Write all that is done inside, or nothing.
+
+    Another process that writes is waited for, for as many seconds: it may have been stopped, as by Ctrl-Z.
+    """
+    until = time.monotonic() + patience
     try:
-        connection.execute("BEGIN IMMEDIATE")
+        while not connection.in_transaction:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                    raise
         yield
         connection.execute("COMMIT")
     finally:
@@ -132,11 +155,20 @@ def read_only(database: Path, select: Callable[[sqlite3.Connection], _T]) -> _T:
                 raise
 
 
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what was left by a process that was killed while it made a database; the folder is locked by this one."""
+    for place in folder.glob(".new-*"):
+        if re.fullmatch(r"\.new-[a-z0-9_]{8}", place.name) and place.is_dir() and not place.is_symlink():
+            inside = list(place.iterdir())
+            if all(file.name.startswith("new.sqlite") and file.is_file() for file in inside):
+                shutil.rmtree(place, ignore_errors=True)
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock(handle, folder)
         yield
     finally:
         os.close(handle)

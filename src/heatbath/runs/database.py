@@ -1,0 +1,155 @@
+"""The database of a store: opened when it is needed, made or brought up to date, and refused where it is not ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from heatbath.runs import old_rows, rows
+from heatbath.runs.checkpoints import is_checkpoint_name
+from heatbath.system import sqlite_files
+from heatbath.system.locks import is_alive, is_lock_name
+
+_T = TypeVar("_T")
+_ADVICE = "'heatbath runs repair' saves what can be saved; or put back a copy, or choose another folder"
+
+
+class Database:
+    """SQLite in WAL mode, so that readers never wait for a training, nor a training for them.
+
+    Args:
+        folder: the store's.
+        named: the folder as the caller knows it, for messages.
+        read_only: neither write nor create anything.
+
+    Raises:
+        OSError: there is nothing to be read, or the file is not ours or of a later version.
+    """
+
+    FILE = "heatbath.sqlite"
+
+    def __init__(self, folder: Path, named: Path, *, read_only: bool) -> None:
+        self._folder, self._read_only = folder, read_only
+        self._file, self.named = folder / self.FILE, named / self.FILE
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(f"{named} is a file; a store is a folder")
+        if self._file.exists():
+            sqlite_files.check_header(self._file, rows.APPLICATION, rows.VERSION)
+        elif read_only:
+            raise FileNotFoundError(f"there is no store in {named}")
+
+    def close(self) -> None:
+        """Close it; it cannot be used any more."""
+        if self._connection is not None:
+            self._connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Write all that is done inside, or nothing.
+
+        Raises:
+            OSError: it cannot be written to; in one line.
+        """
+        if self._read_only:
+            raise ValueError(f"the store in {self.named.parent} was opened to be read only")
+        with self._plain_errors():
+            connection = self._connection or self._open()
+            with sqlite_files.transaction(connection):
+                self._check_identity()
+                self._check_schema(connection)
+                yield connection
+
+    def read(self, select: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Return what ``select`` finds in one state of the database; an empty one, where there is none yet."""
+
+        def checked(connection: sqlite3.Connection) -> _T:
+            self._check_schema(connection)
+            return select(connection)
+
+        with self._plain_errors():
+            if self._connection is not None:
+                return sqlite_files.snapshot(self._connection, checked)
+            if self._file.exists():
+                return sqlite_files.read_only(self._file, checked)
+            with closing(sqlite3.connect(":memory:")) as empty:
+                empty.executescript(rows.SCHEMA)
+                return select(empty)
+
+    def _open(self) -> sqlite3.Connection:
+        """Open it to be written to, after making it, or turning one of heatbath 0.1.0 into one of today."""
+        self._check_folders()
+        sqlite_files.create(self._file, rows.SCHEMA)
+        self._identity = _identity(self._file)
+        connection = sqlite_files.connect(self._file)
+        connection.execute("PRAGMA synchronous = FULL")
+        if sqlite_files.version(connection) == old_rows.VERSION:
+            with sqlite_files.transaction(connection):
+                self._check_schema(connection)
+                if sqlite_files.version(connection) == old_rows.VERSION:  # else another process was faster
+                    old_rows.migrate(connection, lambda owner: is_alive(self._folder / "owners", owner))
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the version is in the file's first bytes
+        self._connection = connection
+        return connection
+
+    def _check_folders(self) -> None:
+        """Refuse to make a store where files of somebody else have the places of ours."""
+        for name, is_ours in (("checkpoints", is_checkpoint_name), ("owners", is_lock_name)):
+            folder, shown = self._folder / name, self.named.parent / name
+            if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+                raise OSError(f"{shown} is a link or a file, where a store has a folder: choose another folder")
+            foreign = [] if self._file.exists() or not folder.exists() else sorted(os.listdir(folder))
+            foreign = [file for file in foreign if not is_ours(file)]
+            if foreign:
+                raise OSError(f"{shown / foreign[0]} is not heatbath's: choose another folder for the store")
+
+    def _check_schema(self, connection: sqlite3.Connection) -> None:
+        """Refuse tables that are not ours: of a later version nothing is guessed, and a view may have no end."""
+        version, tables = sqlite_files.version(connection), sqlite_files.tables(connection)
+        sqlite_files.check_version(self.named, version, rows.VERSION)
+        if not (old_rows.is_schema(tables) if version == old_rows.VERSION else tables == rows.TABLES):
+            raise OSError(f"{self.named} does not have the tables of a store: {_ADVICE}")
+
+    def _check_identity(self) -> None:
+        """Notice that the file was removed, or another put into its place: what is written would be lost."""
+        if _identity(self._file) != self._identity:
+            raise OSError(
+                f"{self.named} was removed or replaced while it was in use; what was trained since is in the "
+                "checkpoints: put it back, or train again"
+            )
+
+    @contextmanager
+    def _plain_errors(self) -> Iterator[None]:
+        """Turn what SQLite says into one line."""
+        try:
+            yield
+        except rows.DamagedRowError as error:
+            raise OSError(f"{error} in {self.named}: 'heatbath runs resume' trains it again") from None
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the second from what a damaged file calls its columns
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            full = code == sqlite3.SQLITE_IOERR and shutil.disk_usage(self._folder).free < 1 << 20
+            if code == sqlite3.SQLITE_FULL or full:
+                raise OSError(no_space(self.named.parent)) from None
+            broken = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or not isinstance(error, sqlite3.Error)
+            advice = f"; it is damaged: {_ADVICE}" if broken else ""
+            raise OSError(f"the store in {self.named.parent} cannot be used: {error}{advice}") from None
+
+
+def no_space(path: Path) -> str:
+    """The line for a full disk."""
+    return f"no space left in {path}; what was finished is safe; free space and run again"
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Which file it is, whatever its name; None if it is gone."""
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
