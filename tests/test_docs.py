@@ -10,6 +10,7 @@ import heatbath as hb
 ROOT = Path(__file__).parents[1]
 PAGES = [
     "README.md",
+    "docs/compare.md",
     "docs/design.md",
     "docs/errata.md",
     "docs/integrations.md",

@@ -14,13 +14,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import comparison_numbers
 import cost_numbers
 import mnist_numbers
 import rule_numbers
 import vgg16_numbers
 from committed import ROOT, records
 
-PAGES = {"results.md": "docs/results.md", "records.md": "results/README.md"}
+PAGES = {"results.md": "docs/results.md", "compare.md": "docs/compare.md", "records.md": "results/README.md"}
 _WIDTH = 126
 _CHECKS = (rule_numbers.check_the_first_margins, vgg16_numbers.check_the_order_of_the_protocols)
 _VALUES: dict[str, Callable[[], Any]] = {
@@ -46,6 +47,8 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "tuned": vgg16_numbers.from_imagenet,
     "vgg16": vgg16_numbers.fair_control,
     "cost": cost_numbers.cost,
+    "example": comparison_numbers.example,
+    "looks": comparison_numbers.looks,
     "runs": lambda: Counter(record.config.model for record in records().values()),
 }
 

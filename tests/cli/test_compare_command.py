@@ -49,6 +49,15 @@ def test_a_table(heatbath, table):
     assert out.startswith("adam is the best of 2")
 
 
+def test_many_comparisons_are_a_table(heatbath, tmp_path):
+    lines = [f"{name},{seed},{0.1 * k + 0.01 * seed}" for k, name in enumerate("abcdef") for seed in range(4)]
+    (tmp_path / "many.csv").write_text("\n".join(["opt,seed,acc", *lines]))
+    status, out, err = heatbath("compare", "many.csv", "--by", "opt", "--metric", "acc", "--margin", "0.01")
+    assert (status, err) == (0, "")
+    assert out.startswith("15 comparisons: ")
+    assert len(out.splitlines()) == 4 + 15
+
+
 def test_looks_at_a_store_are_kept(heatbath, tmp_path):
     arguments = ("compare", make_store(tmp_path, 5), "--by", "lr", "--margin", "0.002")
     status, first, err = heatbath(*arguments)

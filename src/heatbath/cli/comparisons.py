@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heatbath.cli.screens import console, terminal_width
+from heatbath.cli.screens import console, print_table, terminal_width
 
 if TYPE_CHECKING:
     from heatbath.stats.comparison import Comparisons
 
+_SENTENCES = 10  # the most that anybody reads
 SOURCES = "A store, a file or folder of 'runs export', or a table (.csv[.gz] or .jsonl[.gz])."
 MARGINS = "How far means may be apart and count as equal: 0.002, or 5% for the ratio of geometric means (losses)."
 DivergedOption = Annotated[
@@ -26,8 +27,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def print_comparisons(found: Comparisons) -> None:
-    """Print a sentence for each comparison, and first one for all if there are several."""
+    """Print a sentence for each comparison, and first one for all if there are several; of many comparisons a table."""
     many = len({one.metric for one in found}) > 1
+    if len(found) > _SENTENCES:
+        print_lines([found.sentence, ""])
+        rows = [(one.a.name, one.b.name, one.metric, one.verdict, str(one.interval)) for one in found]
+        print_table(("a", "b", "metric", "a is", "difference"), rows, left=4)
+        return
     lines = [f"{one.metric}: {one.sentence}" if many else one.sentence for one in found]
     print_lines([found.sentence, *lines] if len(found) > 1 else lines)
 
