@@ -6,7 +6,7 @@ import numpy as np
 
 from heatbath.report.page import write_report
 from heatbath.report.panels import FigureData, Panel, Series
-from heatbath.stats.evidence import Evidence
+from heatbath.stats.evidence import Evidence, SeedsNeeded
 from heatbath.stats.intervals import Interval
 from heatbath.stats.verdicts import Verdict
 
@@ -50,7 +50,7 @@ def training_figure(name="figure1", title="Test accuracy of the CNN with five pr
             _evidence(Interval(0.009, -0.002, 0.020, 0.90), 0.7304, 0.7214, 0.105, 0.6),
             0.01,
             2,
-            43,
+            SeedsNeeded(43, 31, 76),
         ),
     )
     return FigureData(

@@ -158,6 +158,14 @@ def _orders() -> dict[str, Any]:
     }
 
 
+def equal_sums() -> SimpleNamespace:
+    """Return by how much a doubling of the temperature changes loss and accuracy at equal summed rate."""
+    found = figures()["equal-sums"].verdicts
+    check({one.outcome for one in found} == {"confirmed"}, "hotter runs are slightly worse")
+    losses, accuracies = ([one.evidence.means[0] for one in found[start::2]] for start in (0, 1))
+    return SimpleNamespace(loss=[math.expm1(slope) for slope in losses], accuracy=accuracies)
+
+
 def fair_control() -> SimpleNamespace:
     """Return the numbers of the perceptron's fair control."""
     runs = runs_of("fair-control", "perceptron")

@@ -38,6 +38,7 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "delta": mnist_numbers.delta,
     "cnn": mnist_numbers.cnn_of_figure3,
     "collapse": mnist_numbers.collapse,
+    "sums": mnist_numbers.equal_sums,
     "control": mnist_numbers.fair_control,
     "thermometer": mnist_numbers.thermometer,
     "figure6": vgg16_numbers.figure6,

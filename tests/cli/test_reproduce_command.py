@@ -125,7 +125,7 @@ def test_report_needs_no_training(heatbath, tmp_path, exported, monkeypatch):
     status, out, err = heatbath("report", "exports", "--out", "page")
     assert (status, err) == (0, "")
     assert "The report, at the scale smoke: page/report.html" in out
-    assert re.search(r"^coupling +Both couplings reach the same test accuracy +\w+ .*n = 2", out, re.MULTILINE)
+    assert re.search(r"^coupling +Both couplings reach the same test accuracy +\w+:? .*n = 2", out, re.MULTILINE)
     assert re.search(r"^figure1 .* undecided ", out, re.MULTILINE)
     assert "Not complete: figure1;" in out
     page = (tmp_path / "page" / "report.html").read_text()

@@ -138,9 +138,9 @@ def test_claims_verdicts_errata_settings_and_what_is_missing_are_told(outline):
             assert told in text
         for verdict in figure.verdicts:
             assert text.count(verdict.claim) == text.count(verdict.detail) == 2  # in the table and beside the figure
-            assert text.count(verdict.text) >= 2
+            assert text.count(verdict.needs) >= 2
     assert "6 figures, 5 claims: 1 confirmed, 1 contradicted, 3 undecided." in text
-    assert "undecided (needs about 43 seeds)" in text
+    assert "needs about 43 seeds (31 to 76)" in text
     assert all(value in text for value in ABOUT.values())
 
 

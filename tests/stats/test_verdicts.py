@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heatbath.stats.evidence import Evidence
+from heatbath.stats.evidence import Evidence, SeedsNeeded
 from heatbath.stats.intervals import Interval
 from heatbath.stats.t_tests import seeds_needed
 from heatbath.stats.verdicts import Claim, Factor, Verdict, judge
@@ -183,7 +183,10 @@ def test_one_seed_is_lent_the_spread_of_the_others():
     assert verdict.outcome == "undecided"
     sd = np.std(RIGHT, ddof=1)
     assert verdict.seeds_needed == seeds_needed(sd, sd, 0.72 - np.mean(RIGHT), level=0.9) > 10
-    assert verdict.text == f"undecided (needs about {verdict.seeds_needed} seeds)"
+    assert (
+        verdict.text
+        == f"undecided: needs about {verdict.seeds_needed} seeds ({verdict.seeds.low} to {verdict.seeds.high})"
+    )
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.9, 0.999])
@@ -213,7 +216,8 @@ def test_nobody_can_say_at_the_margin():
 
 def test_verdict_in_words():
     for seeds, words in ((38, "about 38"), (834, "about 840"), (1000, "about 1000"), (1001, "over 1000")):
-        assert Verdict("c", "undecided", Evidence(), 0.1, seeds_needed=seeds).text == f"undecided (needs {words} seeds)"
+        open_ = Verdict("c", "undecided", Evidence(), 0.1, seeds=SeedsNeeded(seeds, seeds, seeds))
+        assert open_.text == f"undecided: needs {words} seeds"
     assert Verdict("c", "confirmed", Evidence(), 0.1).text == "confirmed"
     (verdict, _) = judge([Claim("c", "greater", LEFT, RIGHT, 0.005)] * 2)
     assert verdict.detail == (
@@ -230,23 +234,32 @@ def test_any_claim_that_weighs_itself_is_judged():
             assert round(error, 12) == 0.05
             return Evidence(0.5, 0.01, Interval(0.1, 0.0, 0.2, 1.0 - 2.0 * error), means=(1.3, 1.2), sizes=(4, 5))
 
-        def seeds_needed(self, error, power):
+        def seeds_needed(self, error, power, spread=1.0):
             pytest.fail("of a settled claim nobody asks")
 
     class Silent(Given):
         def weigh(self, error):
             return Evidence(obstacle="broken", sizes=(4, 5), broken=2)
 
-        def seeds_needed(self, error, power):
+        def seeds_needed(self, error, power, spread=1.0):
             assert (round(error, 12), power) == (0.05, 0.8)
-            return 7
+            return round(7 * spread**2)
 
     given, silent = judge([Given(), Silent()], level=0.9, power=0.8)
     assert (given.outcome, given.p_value, given.seeds_needed) == ("contradicted", 0.02, None)
     numbers = "1.3 (n = 4) against 1.2 (n = 5), difference 0.10 (90 %: 0.00 to 0.20)"
     assert given.detail == f"{numbers}; margin 0.25, p = 0.02 among 2 claims."
     assert silent.detail == "no number in 2 of 9 values: runs diverged, are missing or too short."
-    assert (silent.outcome, silent.p_value, silent.seeds_needed) == ("undecided", None, 7)
+    assert (silent.outcome, silent.p_value) == ("undecided", None)
+    freedom = 4 + 5 - 2
+    low, high = (7 * freedom / stats.chi2.ppf(tail, freedom) for tail in (0.9, 0.1))
+    assert silent.seeds == (7, round(low), round(high))
+
+
+def test_claims_added_after_looking_say_so():
+    verdicts = [judge([Claim("c", "greater", LEFT, RIGHT)], planned=planned)[0] for planned in (True, False)]
+    assert [verdict.planned for verdict in verdicts] == [True, False]
+    assert verdicts[1].detail == f"{verdicts[0].detail[:-1]} added after looking."
 
 
 @pytest.mark.parametrize(

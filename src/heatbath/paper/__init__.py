@@ -12,6 +12,7 @@ from heatbath.paper import (
     collapse,
     coupling,
     delta,
+    equal_sums,
     equal_variance_laws,
     fair_control,
     figure1,
@@ -33,7 +34,7 @@ from heatbath.paper.groups import SCALES, Scale
 __all__ = ["EXPERIMENTS", "PLANNED", "SCALES", "Calculation", "Experiment", "Scale", "find_experiments"]
 
 _FIGURES = (figure1, figure2, figure3, figure4, figure5, figure6)
-_BEYOND = (fair_control, coupling, equal_variance_laws, delta, collapse, period, temperature, theory_checks)
+_BEYOND = (fair_control, coupling, equal_variance_laws, delta, collapse, equal_sums, period, temperature, theory_checks)
 
 _PLANNED = (reshuffling, regularisation, plain_loop)
 

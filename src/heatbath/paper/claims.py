@@ -38,9 +38,9 @@ class Not:
         found = self.claim.weigh(error)
         return replace(found, p_if_false=found.p_if_true, p_if_true=found.p_if_false)
 
-    def seeds_needed(self, error: float, power: float) -> int | None:
+    def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
         """Return those of the claim."""
-        return self.claim.seeds_needed(error, power)
+        return self.claim.seeds_needed(error, power, spread)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Every:
         against = min(1.0, len(found) * min(evidence.p_if_true for evidence in found.values()))
         return replace(found[weakest], p_if_true=against, part=weakest, parts=len(found))
 
-    def seeds_needed(self, error: float, power: float) -> int | None:
+    def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
         """Return how many seeds settle it: against it, if the data speak against a part, else for all of them."""
         found = {name: part.weigh(error) for name, part in self.parts.items()}
         if not found or any(evidence.interval is None for evidence in found.values()):
@@ -84,9 +84,9 @@ class Every:
         failing = [name for name, evidence in found.items() if evidence.p_if_true < evidence.p_if_false]
         stricter = error / len(found)
         if failing:
-            against = [self.parts[name].seeds_needed(stricter, power) for name in failing]
+            against = [self.parts[name].seeds_needed(stricter, power, spread) for name in failing]
             return min((seeds for seeds in against if seeds is not None), default=None)
-        each = [part.seeds_needed(error, power) for part in self.parts.values()]
+        each = [part.seeds_needed(error, power, spread) for part in self.parts.values()]
         needed = [seeds for seeds in each if seeds is not None]
         return _jointly(needed, error, power) if len(needed) == len(found) else None
 
@@ -206,11 +206,11 @@ class _FewSeeds(_Wrapped):
 
     by_seed: Claim
 
-    def seeds_needed(self, error: float, power: float) -> int | None:
-        needed = self.claim.seeds_needed(error, power)
+    def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
+        needed = self.claim.seeds_needed(error, power, spread)
         if needed is None or needed < PAIRED_FROM:
             return needed
-        later = self.by_seed.seeds_needed(error, power)
+        later = self.by_seed.seeds_needed(error, power, spread)
         return needed if later is None else max(PAIRED_FROM, later)
 
 
@@ -224,8 +224,8 @@ class _AgainstNumber(_Wrapped):
         found = self.claim.weigh(error)
         return replace(found, sizes=(found.sizes[0], 0))
 
-    def seeds_needed(self, error: float, power: float) -> int | None:
-        return self.claim.seeds_needed(error, power) if self.per_seed else None
+    def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
+        return self.claim.seeds_needed(error, power, spread) if self.per_seed else None
 
 
 def _weakness(evidence: Evidence) -> tuple[float, float, float]:

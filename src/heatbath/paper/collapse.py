@@ -9,7 +9,7 @@ import numpy as np
 
 from heatbath.paper.claims import Every
 from heatbath.paper.experiments import Experiment
-from heatbath.paper.groups import RANDOM, FigureRuns, Group, Scale, perceptron
+from heatbath.paper.groups import GRID_EPOCHS, FigureRuns, Group, Scale, grid_groups
 from heatbath.paper.quantities import BEST_TEST, FINAL_TEST, Quantity
 from heatbath.report.panels import Panel, Series
 from heatbath.stats.order import OrderClaim, explained_by_chance, explained_by_order, rank_correlation
@@ -17,19 +17,6 @@ from heatbath.stats.verdicts import Judgeable
 
 Values = tuple[float, ...]
 
-SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 2, "paper": 20}
-EPOCHS: dict[Scale, int] = {"smoke": 2, "laptop": 15, "paper": 180}
-_RATES: dict[Scale, tuple[float, ...]] = {
-    "smoke": (5e-3, 2e-2),
-    "laptop": (5e-3, 1e-2, 2e-2),
-    "paper": (1.25e-3, 2.5e-3, 5e-3, 1e-2),
-}
-_BATCHES: dict[Scale, tuple[int, ...]] = {
-    "smoke": (64, 256),
-    "laptop": (64, 128, 256),
-    "paper": (64, 256, 1024),
-}
-_MOMENTA: dict[Scale, tuple[float, ...]] = {"smoke": (0.5, 0.9), "laptop": (0.0, 0.5, 0.9), "paper": (0.0, 0.5, 0.9)}
 _STATISTIC = (
     "the share of the variance between groups of runs that the best curve with at most one turn over a knob explains "
     "(heatbath.stats.order), corrected for the noise of the seeds, with a bootstrap interval over the seeds"
@@ -49,20 +36,6 @@ _LABELS = {
     "C": "batch size C",
     "1 - mu": "1 - momentum",
 }
-
-
-def _groups(scale: Scale) -> Sequence[Group]:
-    return [
-        Group(
-            f"l = {lr:g}, C = {size}, mu = {momentum:g}",
-            perceptron(scale, lr=lr, batch_size=size, momentum=momentum, epochs=EPOCHS[scale]),
-            SEEDS[scale],
-            RANDOM,
-        )
-        for lr in _RATES[scale]
-        for size in _BATCHES[scale]
-        for momentum in _MOMENTA[scale]
-    ]
 
 
 def _claims(found: FigureRuns) -> list[Judgeable]:
@@ -150,7 +123,8 @@ def _remarks(scale: Scale) -> dict[str, str]:
     both = "T is proportional to the summed rate of an epoch, l N / (C (1 - mu)): after a fixed number of epochs "
     both += "either orders the runs as well as the other"
     remarks = {"collapse statistic": _STATISTIC, "to be kept in mind": both}
-    return remarks if scale == "paper" else {**remarks, "unlike the paper": f"{EPOCHS[scale]} epochs of 4,000 images"}
+    unlike = {"unlike the paper": f"{GRID_EPOCHS[scale]} epochs of 4,000 images"}
+    return remarks if scale == "paper" else remarks | unlike
 
 
 EXPERIMENT = Experiment(
@@ -160,7 +134,7 @@ EXPERIMENT = Experiment(
         "Over a grid of rates, batch sizes and momenta: does accuracy fall on one curve over the temperature, and not "
         "over any knob alone?"
     ),
-    groups=_groups,
+    groups=grid_groups,
     claims=_claims,
     panels=_panels,
     errata=("The paper tests its temperature on pairs of runs; equal T there always goes with an equal summed rate.",),

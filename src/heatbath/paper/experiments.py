@@ -53,6 +53,7 @@ class Experiment:
         question: what it is to show, in one or two sentences.
         claims: what it tests, of whatever is found; `judge` makes a verdict of each.
         panels: what it shows of the same.
+        later_claims: those that were added when the runs had been looked at; they are a family of their own.
         groups: its runs at a scale; none where it does not exist at that scale.
         calculations: what it computes besides.
         errata: what the paper got wrong here, a sentence each.
@@ -65,6 +66,7 @@ class Experiment:
     claims: Callable[[FigureRuns], Sequence[Judgeable]]
     panels: Callable[[FigureRuns], Sequence[Panel]]
     groups: Callable[[Scale], Sequence[Group]] = lambda _scale: ()
+    later_claims: Callable[[FigureRuns], Sequence[Judgeable]] = lambda _found: ()
     calculations: Callable[[Scale], Sequence[Calculation]] = lambda _scale: ()
     errata: tuple[str, ...] = ()
     remarks: Callable[[Scale], Mapping[str, str]] = lambda _scale: {}
@@ -125,7 +127,7 @@ class Experiment:
             title=self.title,
             question=self.question,
             panels=tuple(self.panels(found)),
-            verdicts=judge(self.claims(found)),
+            verdicts=(*judge(self.claims(found)), *judge(self.later_claims(found), planned=False)),
             errata=self.errata,
             settings={**settings, **self.remarks(scale)},
             missing=tuple(missing),

@@ -7,7 +7,19 @@ from dataclasses import replace
 
 from heatbath.paper.claims import accuracy_margin, equal, near
 from heatbath.paper.experiments import Experiment
-from heatbath.paper.groups import CNN_SEEDS, CONSTANT, RANDOM, SPARE, VGG16_SEEDS, FigureRuns, Group, Scale, cnn, vgg16
+from heatbath.paper.groups import (
+    CNN_SEEDS,
+    CONSTANT,
+    MORE_SEEDS,
+    RANDOM,
+    SPARE,
+    VGG16_SEEDS,
+    FigureRuns,
+    Group,
+    Scale,
+    cnn,
+    vgg16,
+)
 from heatbath.paper.pictures import curve_panel, group_panel
 from heatbath.paper.quantities import FINAL_TEST, MEAN_TEST
 from heatbath.report.panels import Panel, Series
@@ -26,7 +38,7 @@ def _groups(scale: Scale) -> Sequence[Group]:
         Group("C = 60, mu = 0.75", shallow.with_(batch_size=60, momentum=0.75), CNN_SEEDS, RANDOM, _CNN),
         Group("C = 30, mu = 0.5", shallow.with_(batch_size=30, momentum=0.5), CNN_SEEDS, 5, _CNN),
         Group("C = 128, l = 2.5e-4", vgg16(batch_size=128, lr=2.5e-4), VGG16_SEEDS, 6, _VGG16),
-        Group("C = 256, l = 5e-4", vgg16(), VGG16_SEEDS, SPARE, _VGG16),
+        Group("C = 256, l = 5e-4", vgg16(), MORE_SEEDS, SPARE, _VGG16),
     ]
 
 

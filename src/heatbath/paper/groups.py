@@ -24,7 +24,14 @@ CONSTANT, RANDOM = 0, 1  # colours that other groups of the same kind share
 SPARE = 2  # after 5 and 6, the palette's last, a colour of a cyclic protocol serves where there is none
 EPOCHS: dict[Scale, int] = {"smoke": 3, "laptop": 60, "paper": 180}
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 20}
+GRID_EPOCHS: dict[Scale, int] = {"smoke": 2, "laptop": 15, "paper": 180}
+_GRIDS: dict[Scale, tuple[tuple[float, ...], tuple[int, ...], tuple[float, ...]]] = {
+    "smoke": ((5e-3, 2e-2), (64, 256), (0.5, 0.9)),
+    "laptop": ((5e-3, 1e-2, 2e-2), (64, 128, 256), (0.0, 0.5, 0.9)),
+    "paper": ((1.25e-3, 2.5e-3, 5e-3, 1e-2), (64, 256, 1024), (0.0, 0.5, 0.9)),
+}
 CNN_SEEDS, VGG16_SEEDS = 10, 5  # at the paper's scale, the only one at which they are trained
+MORE_SEEDS = 10  # of VGG16, constant, random and the fastest cyclic rate, whose claims five left open
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,22 @@ def cnn(**changes: Any) -> RunConfig:
 def vgg16(**changes: Any) -> RunConfig:
     """Return Model 3 at the knobs of figure 4, from scratch; it is trained at the paper's scale alone."""
     return RunConfig(model="vgg16", dataset="cifar10", lr=5e-4, weight_decay=1e-3, epochs=180).with_(**changes)
+
+
+def grid_groups(scale: Scale) -> list[Group]:
+    """Return the perceptron with a random rate over a grid of rates, batch sizes and momenta."""
+    rates, sizes, momenta = _GRIDS[scale]
+    return [
+        Group(
+            f"l = {lr:g}, C = {size}, mu = {momentum:g}",
+            perceptron(scale, lr=lr, batch_size=size, momentum=momentum, epochs=GRID_EPOCHS[scale]),
+            SEEDS["paper"] if scale == "paper" else 2,
+            RANDOM,
+        )
+        for lr in rates
+        for size in sizes
+        for momentum in momenta
+    ]
 
 
 def random_and_controls(base: RunConfig, seeds: int, part: str = "") -> list[Group]:

@@ -67,7 +67,7 @@ def verdict_table(figures: Sequence[FigureData]) -> str:
         (
             figure.name,
             verdict.claim,
-            f"**{verdict.outcome}**{f' ({verdict.needs})' * bool(verdict.needs)}",
+            f"**{verdict.outcome}**{f': {verdict.needs}' * bool(verdict.needs)}",
             verdict.detail,
         )
         for figure in figures
@@ -217,7 +217,8 @@ def _verdict_table(figures: Sequence[FigureData]) -> str:
 
 
 def _badge(verdict: Verdict) -> str:
-    return f'<span class="badge {verdict.outcome}">{escape(verdict.text)}</span>'
+    needs = f' <span class="needs">{escape(verdict.needs)}</span>' if verdict.needs else ""
+    return f'<span class="badge {verdict.outcome}">{verdict.outcome}</span>{needs}'
 
 
 def _margin(verdict: Verdict) -> str:

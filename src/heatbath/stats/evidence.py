@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from heatbath.stats.intervals import Interval
 
@@ -24,7 +24,7 @@ class Evidence:
         measure: what the interval is of: a difference of two means, the ratio of two geometric means, the variance
             between groups that an order explains, or by how much one order explains more than another.
         means: of both groups, or of one group and the number it is compared with.
-        sizes: the values in each group, of pairs or of groups; 0 for a number.
+        sizes: the values in each group, of pairs or of groups, 0 for a number; of an order its groups and all values.
         paired: whether the groups are compared seed by seed.
         obstacle: why there is no test, if there is none.
         broken: values that are no numbers.
@@ -43,6 +43,14 @@ class Evidence:
     broken: int = 0
     part: str = ""
     parts: int = 0
+
+    @property
+    def freedom(self) -> int:
+        """The degrees of freedom of the spread between seeds."""
+        first, second = self.sizes
+        if self.measure in ("explained", "lead"):
+            return second - first
+        return first - 1 if self.paired or not second else first + second - 2
 
     def __str__(self) -> str:
         """The numbers in words, such as ``0.741 (n = 10) against 0.738 (n = 5), difference 0.0031 (95 %: ...)``."""
@@ -76,11 +84,22 @@ class Evidence:
         return f"nothing to compare yet: n = {self.sizes[0]} against n = {self.sizes[1]}"
 
 
+class SeedsNeeded(NamedTuple):
+    """How many seeds per group would decide: if difference and spread are as they seem, and for other spreads.
+
+    The range is for spreads between the ends of their own 80 % interval, which is wide when there are few seeds.
+    """
+
+    about: int
+    low: int
+    high: int
+
+
 def seeds_in_words(about: int, low: int | None = None, high: int | None = None) -> str:
     """Return a number of seeds in words, to two digits, such as ``about 40 seeds``, or with its range (31 to 76)."""
     if about > _MANY:
         return f"over {_MANY} seeds"
-    if low is None or high is None:
+    if low is None or high is None or low == high:
         return f"about {_rounded(about)} seeds"
     return f"about {_rounded(about)} seeds ({_rounded(low)} to {_rounded(high) if high <= _MANY else f'over {_MANY}'})"
 

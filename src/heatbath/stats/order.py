@@ -105,15 +105,17 @@ class OrderClaim:
             above if _noise_share(self.groups) <= _NOISY else 1.0,
             found.interval(1.0 - 2.0 * error, -1.0, 1.0),
             "explained" if self.other is None else "lead",
-            sizes=(len(self.groups), 0),
+            sizes=(len(self.groups), sum(map(len, self.groups))),
         )
 
-    def seeds_needed(self, error: float, power: float) -> int | None:
+    def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
         """Return how many seeds settle the claim if the bootstrap's spread falls as their root and they tell enough."""
         found, n = self._bootstrap, min(map(len, self.groups), default=0)
         if not found.resampled.size:
             return None
-        reach = float(found.resampled.std()) * sum(NormalDist().inv_cdf(chance) for chance in (1.0 - error, power))
+        reach = (
+            spread * float(found.resampled.std()) * sum(NormalDist().inv_cdf(chance) for chance in (1.0 - error, power))
+        )
         gap = float(found.reflected.mean()) - self.margin
         if abs(gap) <= 1e-3 * reach:
             return None

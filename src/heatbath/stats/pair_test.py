@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Literal, NamedTuple
+from functools import cached_property, partial
+from typing import Literal
 
 import numpy as np
 
 from heatbath.stats.assumptions import Check, check_assumptions
-from heatbath.stats.evidence import Evidence
+from heatbath.stats.evidence import Evidence, SeedsNeeded
 from heatbath.stats.intervals import Interval
 from heatbath.stats.samples import Sample
 from heatbath.stats.sequential import Look
-from heatbath.stats.verdicts import Claim, Factor
+from heatbath.stats.verdicts import Claim, Factor, range_of_seeds
 
 Outcome = Literal["better", "worse", "equal", "undecided"]
-_RANGE = 0.8  # the level of the range of seeds
-
-
-class SeedsNeeded(NamedTuple):
-    """How many seeds per group would decide: if difference and spread are as they seem, and for other spreads.
-
-    The range is for spreads between the ends of their own 80 % interval, which is wide when there are few seeds.
-    """
-
-    about: int
-    low: int
-    high: int
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth to compare
@@ -109,20 +97,10 @@ class PairTest:
 
         None as well where nobody can say: without a spread, or with a difference just as large as the margin.
         """
-        from scipy.special import chdtri
-
         if self.verdict == "equal" or self.is_beyond or (self.within is None and self.verdict != "undecided"):
             return None
         claim, error = self._open_question
-        about = claim.seeds_needed(error, self.power)
-        if about is None:
-            return None
-        sizes = len(self.a.values), len(self.b.values)
-        freedom = max(1, sizes[0] - 1 if self.paired else sum(sizes) - 2)
-        tails = 0.5 - 0.5 * _RANGE, 0.5 + 0.5 * _RANGE
-        spreads = (math.sqrt(freedom / float(chdtri(freedom, tail))) for tail in tails)
-        low, high = (claim.seeds_needed(error, self.power, spread) or about for spread in spreads)
-        return SeedsNeeded(about, min(low, about), max(high, about))
+        return range_of_seeds(partial(claim.seeds_needed, error, self.power), max(1, self.above.freedom))
 
     @cached_property
     def check(self) -> Check:

@@ -6,17 +6,18 @@ A claim weighs its own data (`Judgeable`); `judge` settles a family of them and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, Protocol
 
 import numpy as np
 
-from heatbath.stats.evidence import Evidence, seeds_in_words
+from heatbath.stats.evidence import Evidence, SeedsNeeded, seeds_in_words
 from heatbath.stats.intervals import Interval, as_interval, as_sample
 from heatbath.stats.t_tests import Floats, check_margin, check_probability, paired, seeds_needed, welch
 
+_RANGE = 0.8  # the level of the range of seeds
 _NO_GAP = 1e-4  # standard deviations between a difference and its margin that no number of seeds will tell apart
 
 
@@ -31,7 +32,8 @@ class Verdict:
         margin: by how much (or, of a ratio, by what factor) two means may differ and still count as equal, or must
             differ to count as different.
         family: how many claims were judged together.
-        seeds_needed: of an open claim: about how many seeds per group would settle it; None where nobody can say.
+        seeds: of an open claim: how many seeds per group would settle it; None where nobody can say.
+        planned: whether the claim was made before the runs were looked at.
     """
 
     claim: str
@@ -39,7 +41,13 @@ class Verdict:
     evidence: Evidence
     margin: float
     family: int = 1
-    seeds_needed: int | None = None
+    seeds: SeedsNeeded | None = None
+    planned: bool = True
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """About how many seeds would settle an open claim; None where nobody can say."""
+        return None if self.seeds is None else self.seeds.about
 
     @property
     def interval(self) -> Interval | None:
@@ -56,14 +64,12 @@ class Verdict:
     @property
     def needs(self) -> str:
         """What would settle an open claim, such as ``needs about 40 seeds``; empty where nobody can say."""
-        if self.outcome != "undecided" or self.seeds_needed is None:
-            return ""
-        return f"needs {seeds_in_words(self.seeds_needed)}"
+        return f"needs {seeds_in_words(*self.seeds)}" if self.outcome == "undecided" and self.seeds is not None else ""
 
     @property
     def text(self) -> str:
-        """The outcome in words, such as ``undecided (needs about 40 seeds)``."""
-        return f"{self.outcome} ({self.needs})" if self.needs else self.outcome
+        """The outcome in words, such as ``undecided: needs about 40 seeds (27 to 81)``."""
+        return f"{self.outcome}: {self.needs}" if self.needs else self.outcome
 
     @property
     def detail(self) -> str:
@@ -71,6 +77,7 @@ class Verdict:
         if self.p_value is None:
             return f"{self.evidence}."
         of_family = f" among {self.family} claims" if self.family > 1 else ""
+        of_family += "" if self.planned else " added after looking"
         return f"{self.evidence}; margin {self.margin:.4g}, p = {self.p_value:.2g}{of_family}."
 
 
@@ -92,8 +99,11 @@ class Judgeable(Protocol):
             error: the chance of a wrong verdict that this claim may take; its interval has level ``1 - 2 error``.
         """
 
-    def seeds_needed(self, error: float, power: float) -> int | None:
-        """Return about how many seeds per group settle the claim with a chance of ``power``; None if nobody can say."""
+    def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
+        """Return about how many seeds per group settle the claim with a chance of ``power``; None if nobody can say.
+
+        With ``spread`` they are spread that many times as far as it seems.
+        """
 
 
 class Factor(float):
@@ -207,7 +217,9 @@ class Claim:
         return Evidence(interval=ratio, measure="ratio", means=geometric, sizes=sizes, paired=self.paired)
 
 
-def judge(claims: Iterable[Judgeable], level: float = 0.95, power: float = 0.9) -> tuple[Verdict, ...]:
+def judge(
+    claims: Iterable[Judgeable], level: float = 0.95, power: float = 0.9, *, planned: bool = True
+) -> tuple[Verdict, ...]:
     """Return the verdicts on a family of claims, such as all of one figure.
 
     A claim is confirmed if the data reject that it is false, contradicted if they reject that it is true, and
@@ -231,12 +243,13 @@ def judge(claims: Iterable[Judgeable], level: float = 0.95, power: float = 0.9) 
         claims: the family.
         level: the chance that no verdict of confirmed or contradicted is wrong.
         power: the chance to settle an open claim with ``seeds_needed``, if all is as it seems.
+        planned: whether the claims were made before the runs were looked at; the verdicts say if not.
     """
     check_probability("level", level, above=0.5)
     check_probability("power", power)
     family = tuple(claims)
     error = (1.0 - level) / max(len(family), 1)
-    return tuple(_settle(claim, error, power, len(family)) for claim in family)
+    return tuple(replace(_settle(claim, error, power, len(family)), planned=planned) for claim in family)
 
 
 def _settle(claim: Judgeable, error: float, power: float, family: int) -> Verdict:
@@ -245,8 +258,27 @@ def _settle(claim: Judgeable, error: float, power: float, family: int) -> Verdic
         return Verdict(claim.statement, "confirmed", evidence, claim.margin, family)
     if evidence.p_if_true <= error:
         return Verdict(claim.statement, "contradicted", evidence, claim.margin, family)
-    needed = claim.seeds_needed(error, power)  # which takes longer than the test, and is shown of open claims alone
-    return Verdict(claim.statement, "undecided", evidence, claim.margin, family, needed)
+    # This takes longer than the test, and is shown of open claims alone.
+    seeds = range_of_seeds(partial(claim.seeds_needed, error, power), evidence.freedom)
+    return Verdict(claim.statement, "undecided", evidence, claim.margin, family, seeds)
+
+
+def range_of_seeds(needed: Callable[[float], int | None], freedom: int) -> SeedsNeeded | None:
+    """Return how many seeds are needed, and how many for spreads between the ends of their own 80 % interval.
+
+    Args:
+        needed: returns the number for spreads that are so many times as large as they seem; None if nobody can say.
+        freedom: the degrees of freedom of the spread.
+    """
+    from scipy.special import chdtri
+
+    about = needed(1.0)
+    if about is None:
+        return None
+    tails = 0.5 - 0.5 * _RANGE, 0.5 + 0.5 * _RANGE
+    spreads = (math.sqrt(freedom / float(chdtri(freedom, tail))) for tail in tails) if freedom > 0 else ()
+    others = [number for spread in spreads if (number := needed(spread)) is not None]
+    return SeedsNeeded(about, min(about, *others), max(about, *others)) if others else SeedsNeeded(about, about, about)
 
 
 def _logarithms(values: Floats) -> Floats:
