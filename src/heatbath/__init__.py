@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from heatbath.optim.random_sgd import RandomSGD
     from heatbath.optim.randomizer import randomize
     from heatbath.optim.schedulers import CosineCycleLR, RandomLR
+    from heatbath.runs.collection import Records
     from heatbath.runs.configs import RunConfig, sweep
     from heatbath.runs.records import Record
     from heatbath.stats.compare import compare
@@ -41,6 +42,7 @@ __all__ = [
     "RandomLR",
     "RandomSGD",
     "Record",
+    "Records",
     "RunConfig",
     "Task",
     "TensorBoardLog",
@@ -71,6 +73,7 @@ _LATER = {
     "RandomLR": "heatbath.optim.schedulers",
     "RandomSGD": "heatbath.optim.random_sgd",
     "Record": "heatbath.runs.records",
+    "Records": "heatbath.runs.collection",
     "RunConfig": "heatbath.runs.configs",
     "Task": "heatbath.tasks.task",
     "TensorBoardLog": "heatbath.thermometry.logs",

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from heatbath.cli.screens import console, either, folder_option, print_table, terminal_width, warn, write
-from heatbath.cli.summaries import SHORTEST, cell, describe_settings, name_some, print_groups, title, varying
+from heatbath.cli.summaries import SHORTEST, cell, describe_settings, name_some, print_groups, title
 from heatbath.cli.training import (
     CheckpointOption,
     DataOption,
@@ -28,6 +28,7 @@ from heatbath.cli.training import (
 from heatbath.data.image_sets import DATASETS, OLD_SPLIT
 from heatbath.laws import parse_law
 from heatbath.runs import export, rows
+from heatbath.runs.collection import varying
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.protocols import parse_protocol
 from heatbath.runs.records import STATUSES, TAIL, Record

@@ -8,6 +8,7 @@ from typing import Any
 
 from heatbath.cli.screens import console, print_table, warn
 from heatbath.laws import Law
+from heatbath.runs.collection import concerned, varying
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import TAIL, Record
 from heatbath.tasks.facts import AnyTask
@@ -86,9 +87,9 @@ def describe_settings(configs: Sequence[RunConfig]) -> str:
     """Return what the runs have in common, in one line."""
     differing = varying(configs)
     same = {
-        name: concerned[0]
+        name: having[0]
         for name in configs[0].settings()
-        if name not in differing and (concerned := _concerned(configs, name))
+        if name not in differing and (having := concerned(configs, name))
     }
     words = {
         name: text.format(cell(same[name], name))
@@ -104,16 +105,6 @@ def describe_settings(configs: Sequence[RunConfig]) -> str:
     settings = ", ".join(words[name] for name in _SHARED if name in words)
     images = " on ".join(cell(same[name], name) for name in ("model", "dataset") if name in same)
     return ": ".join(text for text in (images, settings) if text)
-
-
-def varying(configs: Sequence[RunConfig]) -> list[str]:
-    """Return the fields in which configs differ, among those that the field does something for."""
-    # By their text: 0 and False, or 1 and True, are not the same here.
-    return [
-        name
-        for name in configs[0].settings()
-        if len({str(getattr(config, name)) for config in _concerned(configs, name)}) > 1
-    ]
 
 
 def title(name: str) -> str:
@@ -157,16 +148,6 @@ def name_some(runs: Sequence[str]) -> str:
 
 def _decimal(number: float) -> str:
     return f"{number:.4f}" if number == 0.0 or 0.1 <= abs(number) < 1e4 else f"{number:.4g}"
-
-
-def _concerned(configs: Sequence[RunConfig], name: str) -> list[RunConfig]:
-    """Those that the field does something for: a law, random ones; a form of the momentum, those that have some."""
-    return [
-        config
-        for config in configs
-        if (config.protocol.kind == "random" or name not in ("law", "coupling"))
-        and (config.momentum > 0.0 or name not in ("nesterov", "coupling"))
-    ]
 
 
 def _count(members: Sequence[Record]) -> str:

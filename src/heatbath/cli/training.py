@@ -12,8 +12,8 @@ from heatbath.cli.errors import resumable
 from heatbath.cli.progress import display, follow_training
 from heatbath.cli.screens import check_data_dir, folder_option
 from heatbath.engine.options import Options
+from heatbath.runs.collection import Records
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.records import Record
 from heatbath.runs.store import Store
 from heatbath.system.folders import check_folder
 
@@ -48,7 +48,7 @@ def read_options(
     )
 
 
-def complete(configs: Sequence[RunConfig], store: Path, options: Options, *, quiet: bool = False) -> list[Record]:
+def complete(configs: Sequence[RunConfig], store: Path, options: Options, *, quiet: bool = False) -> Records:
     """Train what has not ended in the store, show how far it is, and return the records in the order of the configs."""
     from heatbath.engine import run
 

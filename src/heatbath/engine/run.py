@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from heatbath.engine.options import Options
 from heatbath.engine.progress import Interrupted, Progress, Tally
 from heatbath.runs.checkpoints import is_disk_full
+from heatbath.runs.collection import Records
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.database import no_space
 from heatbath.runs.records import ENDED, Record
@@ -35,7 +36,7 @@ def run(
     stack: int | None = None,
     checkpoint_seconds: float = 0.0,
     progress: Callable[[Progress], None] | None = None,
-) -> list[Record]:
+) -> Records:
     """Train what is not finished yet and return the records, in the order of the configs.
 
     A run that is finished in the store is not trained again, unless its rows there are damaged; one that was stopped
@@ -68,10 +69,10 @@ def run(
     return complete(configs, store, options, progress)
 
 
-def load(store: str | os.PathLike[str]) -> list[Record]:
+def load(store: str | os.PathLike[str]) -> Records:
     """Return all records of a store, finished or not, in the order in which the runs came there. Nothing is written."""
     with Store(store, read_only=True) as results:
-        return results.records()
+        return Records(results.records())
 
 
 def complete(
@@ -82,7 +83,7 @@ def complete(
     *,
     open_store: Callable[[Path], Store] = Store,
     executor: Callable[[Options, Path], Local] | None = None,
-) -> list[Record]:
+) -> Records:
     """`run` with its options in one object.
 
     Args:
@@ -100,7 +101,7 @@ def complete(
         if not isinstance(config, RunConfig):
             raise TypeError(f"configs must be RunConfigs, got {config!r}")
     if not asked:
-        return []
+        return Records()
     if store is None:
         options = replace(options, checkpoint_seconds=max(options.checkpoint_seconds, _THROWN_AWAY))
         with tempfile.TemporaryDirectory(prefix="heatbath-") as place:
@@ -111,7 +112,7 @@ def complete(
             check_folder(Path(store), "store")
             _train({config.run: config for config in asked}, records, results, options, progress, executor)
             records = {record.run: record for record in results.records(config.run for config in asked)}
-    return [records[config.run] for config in asked]
+    return Records(records[config.run] for config in asked)
 
 
 def _train(

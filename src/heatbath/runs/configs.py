@@ -57,7 +57,7 @@ def _read_law(law: Law | str | None) -> Law:
     return parse_law(Uniform(1.0) if law is None else law)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RunConfig:
     """Everything that decides the numbers of one training run.
 
@@ -185,6 +185,17 @@ class RunConfig:
     @property
     def _all_images(self) -> int:
         return self.task.facts.samples if self.task is not None else IMAGE_SETS[self.dataset].training_images
+
+    def __repr__(self) -> str:
+        values = {**self.settings(), "task": self.task}
+        hidden = {"model", "dataset"} if self.task is not None else set()
+        usual = {field.name: getattr(type(self), field.name) for field in fields(self)}
+        shown = [
+            f"{name}={getattr(self, name) if name == 'task' else value!r}"
+            for name, value in values.items()
+            if name not in hidden and str(value) != str(usual[name])
+        ]
+        return f"RunConfig({', '.join(shown)})"
 
     @property
     def network(self) -> Network:

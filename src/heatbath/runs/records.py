@@ -56,7 +56,7 @@ class Epoch:
         return all(math.isfinite(value) for name, value in self.metrics.items() if name.endswith("loss"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Record:
     """One run as the store knows it.
 
@@ -76,6 +76,13 @@ class Record:
     seconds: float = 0.0
     origin: Origin = field(default_factory=dict)
     verified: bool = field(default=True, compare=False)
+
+    def __repr__(self) -> str:
+        last = self.epochs[-1].metrics.items() if self.epochs else ()
+        numbers = "".join(f", {name} {value:.4g}" for name, value in last if name.startswith("test_"))
+        epochs = f"{len(self.epochs)} of {self.config.epochs} epochs"
+        what = f"{self.config.model} on {self.config.dataset}, seed {self.config.seed}"
+        return f"Record({self.run}: {what}, {self.status}, {epochs}{numbers})"
 
     @property
     def run(self) -> str:

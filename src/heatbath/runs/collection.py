@@ -1,0 +1,185 @@
+"""Records in hand: a list that can be filtered, grouped, tabulated and drawn."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, SupportsIndex, overload
+
+from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import Record
+
+_MOST_ROWS = 20  # of a printed table
+
+
+class Records(list[Record]):
+    """Records of runs, as `heatbath.run` and `heatbath.load` return them: a list with some more methods."""
+
+    def where(self, **settings: Any) -> Records:
+        """Return the records whose settings have these values: ``records.where(protocol="random", lr=(0.1, 0.2))``.
+
+        Args:
+            settings: of the config, or ``run`` and ``status``. A tuple, list or range allows any of its values, a
+                function those for which it is true.
+
+        Raises:
+            ValueError: there is no such setting.
+        """
+        return Records(record for record in self if all(_fits(record, name, one) for name, one in settings.items()))
+
+    def groups(self, by: str | Sequence[str] | None = None) -> dict[str, Records]:
+        """Return the records in groups that agree in some settings, by their values in words.
+
+        Args:
+            by: the settings; by default all that differ but the seed.
+        """
+        names = varying([record.config for record in self]) if by is None else [by] if isinstance(by, str) else [*by]
+        found: dict[str, Records] = {}
+        for record in self:
+            values = {name: _setting(record, name) for name in names if by is not None or name != "seed"}
+            label = ", ".join(_word(name, value) for name, value in values.items()) or "all runs"
+            found.setdefault(label, Records()).append(record)
+        return found
+
+    def to_pandas(self) -> Any:
+        """Return a data frame with a row for each run and epoch: settings, ``epoch``, ``rate`` and metrics.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(
+                "to_pandas needs pandas: pip install 'heatbath[notebooks]'", name="pandas"
+            ) from None
+        rows = [
+            {
+                **{"run": record.run, "status": record.status, **record.config.settings()},
+                **{"epoch": number, "rate": epoch.rate, **epoch.metrics},
+            }
+            for record in self
+            for number, epoch in enumerate(record.epochs, start=1)
+        ]
+        return pandas.DataFrame(rows)
+
+    def plot(self, metric: str | None = None, by: str | Sequence[str] | None = None, ax: Any = None) -> Any:
+        """Draw curves of a metric, a mean over seeds with its 95 % interval for each group; return the axes.
+
+        Args:
+            metric: such as ``"test_accuracy"``; by default the first of the test data besides the loss.
+            by: see `groups`.
+            ax: Matplotlib's axes to draw on; new ones by default.
+
+        Raises:
+            ValueError: the runs have no such metric.
+            ModuleNotFoundError: Matplotlib is not installed.
+        """
+        # By its name: pictures are made in a room that imports this one.
+        return import_module("heatbath.report.plots.curves").plot_curves(self.groups(by), metric or self._metric(), ax)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Records: ...
+    def __getitem__(self, index: Any, /) -> Any:
+        found = super().__getitem__(index)
+        return Records(found) if isinstance(index, slice) else found
+
+    def __repr__(self) -> str:
+        title, headings, rows = self._table()
+        widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+        lines = [
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in (headings, *rows)
+        ]
+        return "\n".join([title, *(line.rstrip() for line in lines)]) if rows else title
+
+    def _repr_html_(self) -> str:
+        title, headings, rows = self._table()
+        cells = [[f"<td>{html.escape(cell)}</td>" for cell in row] for row in rows]
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in headings)
+        body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
+        return f"<p>{html.escape(title)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def _metric(self) -> str:
+        names = [name for record in self[:1] for name in record.curves if name.startswith("test_")]
+        if not names:
+            raise ValueError("there is nothing to draw: no run has completed an epoch")
+        return next((name for name in names if not name.endswith("_loss")), names[0])
+
+    def _table(self) -> tuple[str, list[str], list[list[str]]]:
+        """A title, headings, and a row for each group: how many runs, and the last values on the test data."""
+        from heatbath.stats.intervals import summarize
+
+        groups = self.groups()
+        count = f"{len(self)} record{'s' * (len(self) != 1)}"
+        if not self:
+            return count, [], []
+        kinds = dict.fromkeys(f"{record.config.model} on {record.config.dataset}" for record in self)
+        title = f"{count} of {', '.join(kinds)}"
+        metrics = list(dict.fromkeys(name for record in self for name in record.curves if name.startswith("test_")))
+        rows = []
+        for label, members in groups.items():
+            diverged = sum(record.status == "diverged" for record in members)
+            ended = [record for record in members if record.status == "finished"]
+            cells = [label, f"{len(members)}{f', {diverged} diverged' * bool(diverged)}", _state(members)]
+            for metric in metrics:
+                values = [value for record in ended if (value := record.final(metric)) is not None]
+                found = summarize(values)
+                reach = f" ± {found.interval.high - found.mean:.2g}" if len(values) > 1 else ""
+                cells.append(f"{found.mean:.4g}{reach}" if values else "-")
+            rows.append(cells)
+        left = len(rows) - _MOST_ROWS
+        if left > 0:
+            rows[_MOST_ROWS:] = [[f"and {left} more", *[""] * (len(rows[0]) - 1)]]
+        return title, ["group", "runs", "state", *metrics], rows
+
+
+def varying(configs: Sequence[RunConfig]) -> list[str]:
+    """Return the fields in which configs differ, among those that the field does something for."""
+    # By their text: 0 and False, or 1 and True, are not the same here.
+    return [
+        name
+        for name in (configs[0].settings() if configs else ())
+        if len({str(config.settings()[name]) for config in concerned(configs, name)}) > 1
+    ]
+
+
+def concerned(configs: Iterable[RunConfig], name: str) -> list[RunConfig]:
+    """Return those that a field does something for: a law, random ones; a form of the momentum, those with some."""
+    return [
+        config
+        for config in configs
+        if (config.protocol.kind == "random" or name not in ("law", "coupling"))
+        and (config.momentum > 0.0 or name not in ("nesterov", "coupling"))
+    ]
+
+
+def _setting(record: Record, name: str) -> Any:
+    values: Mapping[str, Any] = {"run": record.run, "status": record.status, **record.config.settings()}
+    if name not in values:
+        raise ValueError(f"{name!r} is no setting of a run: choose one of {', '.join(values)}")
+    return values[name]
+
+
+def _fits(record: Record, name: str, wanted: Any) -> bool:
+    value = _setting(record, name)
+    if callable(wanted):
+        return bool(wanted(value))
+    if isinstance(wanted, tuple | list | range | set):
+        return any(_fits(record, name, one) for one in wanted)
+    return value == wanted or str(value) == str(wanted)
+
+
+def _word(name: str, value: Any) -> str:
+    """Words stand for themselves; a number has the name of its setting before it."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if text[:1].isalpha() and value not in (None, True, False) else f"{name} {text}"
+
+
+def _state(members: Sequence[Record]) -> str:
+    counts: dict[str, int] = {}
+    for record in members:
+        counts[record.status] = counts.get(record.status, 0) + 1
+    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{count} {name}" for name, count in counts.items())
