@@ -27,6 +27,11 @@ tests: .venv/dev
 pages: .venv/ready
 	$(BIN)/python docs/pages/render.py
 
+# Offline, with warnings as errors. The tutorials are executed.
+docs: .venv/docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q docs out/docs
+	@echo "The site: out/docs/index.html"
+
 benchmark: .venv/ready
 	$(BIN)/python benchmarks/optimizer_step.py
 	$(BIN)/python benchmarks/engine.py
@@ -37,7 +42,7 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Two stamps: what `reproduce` needs, and on top of it what a developer needs.
+# A stamp for what `reproduce` needs, and one each for what developing and the site need on top of it.
 # The constraints go in first and alone, so that nothing that depends on torch can choose another build of it.
 .venv/ready: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv .venv
@@ -50,5 +55,9 @@ format: .venv/dev
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[dev]'
 	touch $@
 
+.venv/docs: .venv/ready
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv out .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv out docs/gallery docs/reference/command-line.md .mypy_cache .pytest_cache .ruff_cache
