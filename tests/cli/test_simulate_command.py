@@ -23,6 +23,7 @@ def test_it_draws_what_the_knobs_make(heatbath, tmp_path):
         "law": "uniform:0.6",
         "coupling": "update",
         "dataset_size": 19,
+        "sampling": "replacement",
         "diffusion": 8.0,
         "seed": 0,
     }
