@@ -84,6 +84,10 @@ def test_every_field_reaches_the_config(heatbath):
         "--precision": "fp32",
         "--validation": "1000",
         "--seed-list": "7",
+        "--schedule": "cosine",
+        "--warmup": "2",
+        "--clip-norm": "1.5",
+        "--sampling": "replacement",
     }
     chosen = [text for pair in options.items() for text in pair]
     (run,) = json.loads(heatbath("train", *chosen, "--no-nesterov", "--device", "cpu", "--stack", 1, "--json")[1])
@@ -100,6 +104,10 @@ def test_every_field_reaches_the_config(heatbath):
         precision="fp32",
         validation=1000,
         seed=7,
+        schedule="cosine",
+        warmup=2,
+        clip_norm=1.5,
+        sampling="replacement",
     )
     assert run["run"] == expected.run
     assert run["chosen_test_accuracy"] is not None
@@ -133,6 +141,11 @@ def test_vgg16_goes_with_cifar10(refused, monkeypatch):
         (["--law", "uniform:3"], "delta"),
         (["--momentum", 1], "momentum must be below 1"),
         (["--epochs", 0], "epochs"),
+        (["--optimizer", "adam"], "unknown optimizer 'adam': choose one of sgd, adamw"),
+        (["--schedule", "step"], "unknown schedule 'step': choose one of constant, cosine, linear"),
+        (["--sampling", "none"], "unknown sampling 'none': choose one of shuffled, replacement"),
+        (["--warmup", 320], "warmup 320 is as long as the run, which has 320 steps"),
+        (["--clip-norm", 0], "clip_norm must be positive; None leaves gradients as they are"),
         (["--precision", "fp8"], "unknown precision 'fp8'"),
         (["--weights", "imagenet"], "weights imagenet are for vgg16"),
         (["--model", "vgg16", "--dataset", "mnist"], "vgg16 takes images of 3 x 32 x 32"),

@@ -139,6 +139,20 @@ def test_a_hundred_kills_lose_at_most_an_epoch_each(ground, tmp_path):
     assert again <= 4 * KILLS
 
 
+def test_kills_do_not_change_what_adamw_schedules_and_draws_give(ground, tmp_path):
+    base = BASE.with_(optimizer="adamw", lr=0.002, schedule="cosine", warmup=3, clip_norm=0.5, sampling="replacement")
+    configs = [*sweep(base, coupling=("gradient", "update"), seed=range(2)), BASE.with_(schedule="linear")]
+    moments, kills = random.Random(3), 0
+    start = time.monotonic()
+    assert ground(configs, tmp_path / "alone", stack=1) == [0]
+    life = 0.3 * (time.monotonic() - start)
+    while ground(configs, tmp_path / "store", stack=2, after=moments.uniform(0.3 * life, life)) != [0]:
+        kills += 1
+    assert kills >= 2
+    assert curves(tmp_path / "store") == curves(tmp_path / "alone")
+    assert len(curves(tmp_path / "store")) == 5
+
+
 def test_two_processes_share_a_store_and_train_nothing_twice(ground, tmp_path):
     configs = sweep(BASE, seed=range(7))
     assert ground(configs, tmp_path / "store", stack=2, copies=2) == [0, 0]

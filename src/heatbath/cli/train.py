@@ -73,6 +73,18 @@ DecayOption = Annotated[
     list[float] | None,
     typer.Option(metavar="X", help="Part of the gradient, as in SGD; 0 by default; may be repeated."),
 ]
+OptimizerOption = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="sgd, or adamw, whose first beta is the momentum and whose decay is its own."),
+]
+ScheduleOption = Annotated[
+    str, typer.Option(metavar="NAME", help="constant, cosine or linear: how the rate falls to 0, on top of a protocol.")
+]
+WarmupOption = Annotated[int, typer.Option(metavar="N", help="Steps over which the rate first grows.")]
+ClipOption = Annotated[float | None, typer.Option(metavar="X", help="The largest norm of a gradient; by default any.")]
+SamplingOption = Annotated[
+    str, typer.Option(metavar="NAME", help="shuffled (a new order in each epoch) or replacement (independent draws).")
+]
 EpochsOption = Annotated[int, typer.Option(metavar="N", help="How long to train.")]
 PrecisionOption = Annotated[
     str,
@@ -102,6 +114,11 @@ def train_networks(
     momentum: MomentumOption = None,
     nesterov: NesterovOption = True,
     weight_decay: DecayOption = None,
+    optimizer: OptimizerOption = "sgd",
+    schedule: ScheduleOption = "constant",
+    warmup: WarmupOption = 0,
+    clip_norm: ClipOption = None,
+    sampling: SamplingOption = "shuffled",
     epochs: EpochsOption = 20,
     precision: PrecisionOption = "auto",
     weights: WeightsOption = None,
@@ -133,14 +150,11 @@ def train_networks(
     data: dict[str, Any] = {"model": model, "dataset": dataset or find_network(model).dataset}
     if task is not None:
         data = {"task": _import_task(task), "model": model, "dataset": dataset or RunConfig.dataset}
-    base = RunConfig(
-        **data,
-        epochs=epochs,
-        precision=precision,
-        weights=weights,
-        validation=validation,
-        batch_size=1,
-    )
+    knobs: dict[str, Any] = {
+        **{"precision": precision, "validation": validation, "optimizer": optimizer, "schedule": schedule},
+        **{"warmup": warmup, "clip_norm": clip_norm, "sampling": sampling, "weights": weights, "epochs": epochs},
+    }
+    base = RunConfig(**data, **knobs, batch_size=1)
     usual = {"law": None, "batch_size": RunConfig.batch_size}
     given = {name: values or [usual.get(name, getattr(base, name))] for name, values in axes.items()}
     runs = sweep(base, **given, seed=_seeds(seeds, seed_list))

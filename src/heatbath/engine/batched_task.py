@@ -9,14 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, func
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from heatbath.data.datasets import epoch_orders
-from heatbath.engine.linear_step import linear_coefficients, linear_sgd
-from heatbath.engine.replicas import optimizer_settings
+from heatbath.engine.batched_optimizer import BatchedOptimizer
 from heatbath.engine.task_replica import Splits, StepDraws, TaskReplica, evaluation_size, read_sums, split_task
 from heatbath.runs.checkpoints import ReplicaState
 from heatbath.runs.configs import RunConfig
@@ -53,13 +51,8 @@ class BatchedTask:
         self._params: Tensors = {name: one.detach() for name, one in stacked.items() if name in trained}
         self._fixed: Tensors = {name: one.detach() for name, one in stacked.items() if name not in trained}
         self._buffers: Tensors = dict(buffers)
-        self._velocities = [torch.zeros_like(one) for one in self._params.values()]
+        self._optimizer = BatchedOptimizer(configs, list(self._params.values()), compiled=compiled)
         self._model = models[0]  # not on the meta device, where tied weights would come apart
-        self._settings = [optimizer_settings(config) for config in configs]
-        self._per_row = [
-            torch.tensor([settings[name] for settings in self._settings], device=self._device)
-            for name in ("momentum", "weight_decay")
-        ]
         seeds = [config.seed for config in configs]
         self._draws = [StepDraws(seed, self._device) for seed in seeds]
         self._orbits = [part.to(self._device) for part in dropout_orbits(seeds, probe(self._task).dropout_calls)]
@@ -77,25 +70,13 @@ class BatchedTask:
             for config in self.configs
         ]
         self._rows = torch.stack(orders).split(first.batch_size, dim=1)
-        self._multipliers = [
-            config.protocol.multipliers(config.law, config.seed, epoch, first.steps_per_epoch)
-            for config in self.configs
-        ]
-        found = [
-            np.stack(linear_coefficients(row, *(knobs[name] for name in ("lr", "momentum", "nesterov", "coupling"))), 1)
-            for row, knobs in zip(self._multipliers, self._settings, strict=True)
-        ]
-        self._coefficients = torch.from_numpy(np.stack(found, axis=2)).float().to(self._device)
+        self._optimizer.prepare(epoch)
         self._taken = epoch * first.steps_per_epoch
         self._model.train()
 
     def step(self, at: int) -> None:
         """Take step ``at`` of the epoch with all replicas."""
-        grads = self.gradients(at)
-        coefficients = self._coefficients[at].unbind()
-        params, (momentum, decay) = list(self._params.values()), self._per_row
-        with torch.no_grad():
-            linear_sgd(params, grads, self._velocities, coefficients, momentum, decay, (1.0,) * len(params))
+        self._optimizer.step(self.gradients(at), torch.tensor([at], device=self._device))
 
     def gradients(self, at: int) -> list[Tensor]:
         """Return the gradients of step ``at``; buffers, such as running means, go on."""
@@ -119,8 +100,7 @@ class BatchedTask:
 
     def read(self, sums: Tensor) -> list[Epoch]:
         """Return what `evaluate` found, one `Epoch` for each replica."""
-        rates = [config.lr * float(row.mean()) for config, row in zip(self.configs, self._multipliers, strict=True)]
-        found = sums.cpu().unbind(-1)
+        rates, found = self._optimizer.mean_rates, sums.cpu().unbind(-1)
         return [read_sums(self._task, self._splits, one, rate) for one, rate in zip(found, rates, strict=True)]
 
     def load(self, states: Sequence[ReplicaState]) -> None:
@@ -144,8 +124,8 @@ class BatchedTask:
         ]
 
     def _tensors(self) -> dict[str, Tensors]:
-        velocities = dict(zip(self._params, self._velocities, strict=True))
-        return {"weight": self._params, "velocity": velocities, "buffer": self._buffers}
+        state = {kind: dict(zip(self._params, rows, strict=True)) for kind, rows in self._optimizer.state.items()}
+        return {"weight": self._params, **state, "buffer": self._buffers}
 
     def _loss(
         self,

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 
 from heatbath.engine.executors.local import Local
+from heatbath.engine.job_queue import JobQueue
 from heatbath.engine.jobs import Ended, Job, Measured, Outcome
 from heatbath.engine.preflight import core_seconds
 from heatbath.engine.progress import Tally
-from heatbath.engine.queue import JobQueue
 from heatbath.engine.recorder import Recorder
 from heatbath.runs.checkpoints import Saver
 from heatbath.runs.configs import RunConfig

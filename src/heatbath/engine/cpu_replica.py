@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from heatbath.engine.optimizers import run_optimizer
 from heatbath.engine.replicas import Replicas, Split, summed_loss
-from heatbath.optim.kernels import random_sgd
 from heatbath.runs.checkpoints import ReplicaState
 from heatbath.runs.configs import RunConfig
 from heatbath.tasks.stacked_networks import StackedNetwork
@@ -28,43 +28,41 @@ class CpuReplica(Replicas):
 
     def __init__(self, config: RunConfig, network: StackedNetwork, splits: Mapping[str, Split], precision: str) -> None:
         super().__init__([config], network, splits, precision, _IMAGES_AT_ONCE)
-        self._unit = 1.0  # of the velocities, which `random_sgd` keeps over a number of its own
+        self._optimizer = run_optimizer(config, self._params, network.gains)
 
     def prepare(self, epoch: int) -> None:
         """Lay out the order of the images and the multipliers of the rate for one epoch, counted from 0."""
         self._lay_out(epoch)
-        self._multipliers = self._draw(epoch)
+        self._optimizer.prepare(epoch)
 
     def step(self, at: int) -> None:
         """Take step ``at`` of the epoch."""
-        grads = self._gradients(self._rows[:, at, : self._sizes[at]], at)
-        for grad, gain in zip(grads, self._network.gains, strict=True):
-            if gain != 1.0:
-                grad.mul_(gain)
-        (settings,) = self._settings
-        buffers = self._velocities if settings["momentum"] else []
-        multiplier = float(self._multipliers[0][at])
-        with torch.no_grad():
-            self._unit = random_sgd(self._params, grads, buffers, multiplier=multiplier, unit=self._unit, **settings)
+        self._optimizer.step(self._gradients(self._rows[:, at, : self._sizes[at]], at), at)
 
     def load(self, states: Sequence[ReplicaState]) -> None:
         """Put the replicas into these states."""
         (state,) = states
-        self._unit = float(state["unit"])
-        for kind, tensors in (("weight", self._params), ("velocity", self._velocities)):
+        self._optimizer.unit = float(state["unit"])
+        for kind, tensors in self._tensors().items():
             for name, tensor in zip(self._network.names, tensors, strict=True):
                 tensor.data.copy_(state[f"{kind}.{name}"][None])
 
     @torch.no_grad()
     def states(self) -> list[ReplicaState]:
         """Return copies of their states, on the CPU, without the number of the epoch."""
-        unit = torch.tensor(self._unit, dtype=torch.float64, device="cpu")
+        unit = torch.tensor(self._optimizer.unit, dtype=torch.float64, device="cpu")
         tensors = {
             f"{kind}.{name}": tensor[0].clone()
-            for kind, stack in (("weight", self._params), ("velocity", self._velocities))
+            for kind, stack in self._tensors().items()
             for name, tensor in zip(self._network.names, stack, strict=True)
         }
         return [{"unit": unit, **tensors}]
+
+    def _mean_rates(self) -> list[float]:
+        return [self._optimizer.mean_rate]
+
+    def _tensors(self) -> dict[str, list[Tensor]]:
+        return {"weight": self._params, **self._optimizer.state}
 
     def _gradients(self, rows: Tensor, at: int) -> list[Tensor]:
         """The gradients of the mean loss."""

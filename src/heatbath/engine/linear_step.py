@@ -14,7 +14,7 @@ from torch import Tensor
 from heatbath.engine.split_bf16 import join, split
 
 
-def linear_coefficients(rate: Any, lr: float, momentum: float, nesterov: bool, coupling: str) -> tuple[Any, Any, Any]:
+def linear_coefficients(rate: Any, lr: Any, momentum: float, nesterov: bool, coupling: str) -> tuple[Any, Any, Any]:
     """Return ``a, b, c`` of ``v <- mu v + a g``, ``x <- x - b g - c v`` for one multiplier or an array."""
     into_velocity = rate if coupling == "gradient" else rate * 0.0 + 1.0
     moved = lr * (rate if coupling == "update" else rate * 0.0 + 1.0)

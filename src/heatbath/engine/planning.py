@@ -19,9 +19,6 @@ def stack_key(config: RunConfig) -> tuple[Any, ...]:
 
 def resolve_precision(config: RunConfig, device: torch.device) -> str:
     """Return the precision in which a network is computed on this device."""
-    for name in ("optimizer", "schedule", "warmup", "clip_norm", "sampling"):
-        if getattr(config, name) != getattr(RunConfig, name):
-            raise ValueError(f"{name} {getattr(config, name)!r}: the engine does not know it yet")
     if device.type == "cpu" and config.precision in ("auto", "tf32"):  # a CPU has no tf32
         return "fp32"
     if config.precision != "auto":
@@ -52,7 +49,8 @@ def plan_stacks(configs: Sequence[RunConfig], device: torch.device | str, free_b
 def replica_bytes(config: RunConfig) -> int:
     """Return about how much GPU memory one more replica takes: weights, activations and the order of its images."""
     cost = config.cost
-    weights = cost.weights * 4 * 4  # parameters, velocities, gradients, and as much as one of them to spare
+    kinds = 5 if config.optimizer == "adamw" else 4  # parameters, moments, gradients, and as much as one to spare
+    weights = cost.weights * 4 * kinds
     return weights + config.batch_size * cost.activation_bytes + 40 * config.training_images
 
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from heatbath.data.datasets import Dataset, epoch_orders
 from heatbath.draws import Stream, orbits
+from heatbath.engine.optimizers import STATE_KINDS
 from heatbath.runs.checkpoints import ReplicaState
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
@@ -77,14 +77,11 @@ class Replicas(ABC):
         self._device = self._data.images.device
         self._dtype = {"bf16": torch.bfloat16, "fp64": torch.float64}.get(precision, torch.float32)
         self._kept = torch.promote_types(self._dtype, torch.float32)
-        self._settings = [optimizer_settings(config) for config in configs]
         self._steps, self._batch_size = configs[0].steps_per_epoch, configs[0].batch_size
         with torch.device("meta"):
             self._shapes = [tensor.shape for tensor in network.pack(configs[0].network.layers())]
         self._params = [tensor.requires_grad_() for tensor in self._zeros(stored or self._kept)]
-        self._velocities = self._zeros(self._kept)
-        self._seeds = [config.seed for config in configs]
-        key, gamma = orbits(self._seeds, Stream.DROPOUT)
+        key, gamma = orbits([config.seed for config in configs], Stream.DROPOUT)
         self._key, self._gamma = (torch.from_numpy(part).to(self._device)[:, None] for part in (key, gamma))
         # What a step reads, by its number: filled anew for each epoch, in place, as a captured graph knows the place.
         shape = len(configs), self._steps, self._batch_size
@@ -93,7 +90,6 @@ class Replicas(ABC):
         count = len(self._data.labels)
         self._sizes = [min(self._batch_size, count - start) for start in range(0, count, self._batch_size)]
         self._evaluation_size = _common_divisor([len(split.labels) for split in splits.values()], at_once)
-        self._multipliers: list[np.ndarray[Any, Any]] = []
 
     @abstractmethod
     def prepare(self, epoch: int) -> None:
@@ -123,18 +119,24 @@ class Replicas(ABC):
         means = (sums.cpu() / counts[:, None, None]).permute(2, 0, 1).tolist()
         names = [f"{split}_{kind}" for split in self._splits for kind in _KINDS]
         measured = [dict(zip(names, (number for pair in rows for number in pair), strict=True)) for rows in means]
-        rates = [config.lr * float(row.mean()) for config, row in zip(self.configs, self._multipliers, strict=True)]
-        return [Epoch(rate, values) for rate, values in zip(rates, measured, strict=True)]
+        return [Epoch(rate, values) for rate, values in zip(self._mean_rates(), measured, strict=True)]
 
     def _lay_out(self, epoch: int) -> None:
         """Fill in which images the steps of an epoch take."""
-        count = len(self._data.labels)
-        self._rows.view(len(self.configs), -1)[:, :count] = epoch_orders(count, self._seeds, epoch, self._device)
+        count, flat = len(self._data.labels), self._rows.view(len(self.configs), -1)
+        for sampling in dict.fromkeys(config.sampling for config in self.configs):
+            which = [k for k, config in enumerate(self.configs) if config.sampling == sampling]
+            seeds = [self.configs[k].seed for k in which]
+            orders = epoch_orders(count, seeds, epoch, self._device, sampling)
+            if len(which) == len(flat):
+                flat[:, :count] = orders
+            else:
+                flat[torch.tensor(which, device=self._device), :count] = orders
         self._taken.fill_(epoch * self._steps)
 
-    def _draw(self, epoch: int) -> list[np.ndarray[Any, Any]]:
-        """The multipliers of the rates of an epoch, for each replica."""
-        return [config.protocol.multipliers(config.law, config.seed, epoch, self._steps) for config in self.configs]
+    @abstractmethod
+    def _mean_rates(self) -> list[float]:
+        """The mean rate of the last epoch, for each replica."""
 
     def _dropout(self, at: int | Tensor) -> Dropout:
         return Dropout(self._key, self._gamma, self._taken + at, self._batch_size)
@@ -151,6 +153,15 @@ class Replicas(ABC):
     def _zeros(self, dtype: torch.dtype) -> list[Tensor]:
         """A tensor for each parameter of all replicas."""
         return [_zeros(len(self.configs), shape, dtype, self._device) for shape in self._shapes]
+
+
+def initial_state(network: StackedNetwork, model: nn.Module, optimizer: str) -> ReplicaState:
+    """Return where a run starts: the weights of a network, and its optimizer at rest."""
+    state = {"epoch": torch.tensor(0, device="cpu"), "unit": torch.tensor(1.0, dtype=torch.float64, device="cpu")}
+    for name, tensor in zip(network.names, network.pack(model), strict=True):
+        state[f"weight.{name}"] = tensor
+        state |= {f"{kind}.{name}": torch.zeros_like(tensor) for kind in STATE_KINDS[optimizer]}
+    return state
 
 
 def summed_loss(
@@ -185,22 +196,6 @@ def evaluation_sums(
     losses = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
     hits = logits.argmax(2) == targets
     return torch.stack([losses.double().sum(1), hits.double().sum(1)])
-
-
-def optimizer_settings(config: RunConfig) -> dict[str, Any]:
-    """Return the settings of `heatbath.optim.kernels.random_sgd`."""
-    return {
-        "lr": config.lr,
-        "momentum": config.momentum,
-        "nesterov": config.nesterov,
-        "weight_decay": config.weight_decay,
-        # Constant and cyclic protocols act on the rate, as a scheduler does.
-        "coupling": config.coupling if config.protocol.kind == "random" else "update",
-        "dampening": 0.0,
-        "maximize": False,
-        "foreach": False,
-        "fused": True,
-    }
 
 
 def _at_least_single(values: Tensor) -> Tensor:

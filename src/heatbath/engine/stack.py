@@ -22,7 +22,7 @@ from heatbath.engine.cuda_graph import CapturedGroups
 from heatbath.engine.gpu_replicas import GpuReplicas
 from heatbath.engine.planning import pays_to_compile, resolve_precision
 from heatbath.engine.precision import arithmetic
-from heatbath.engine.replicas import Split
+from heatbath.engine.replicas import Split, initial_state
 from heatbath.engine.task_replica import Splits
 from heatbath.runs.checkpoints import ReplicaState
 from heatbath.runs.configs import RunConfig
@@ -122,15 +122,8 @@ class Stack:
         first, network = self.configs[0], self.configs[0].network.stacked
         if features is None and first.weights is not None and first.network.pretrained is not None:
             features = first.network.pretrained(first.weights, None)
-        states = []
-        for config in self.configs:
-            packed = network.pack(build_model(config.model, seed=config.seed, weights=features))
-            unit = torch.tensor(1.0, dtype=torch.float64, device="cpu")
-            state = {"epoch": torch.tensor(0, device="cpu"), "unit": unit}
-            for name, tensor in zip(network.names, packed, strict=True):
-                state |= {f"weight.{name}": tensor, f"velocity.{name}": torch.zeros_like(tensor)}
-            states.append(state)
-        return states
+        models = (build_model(config.model, seed=config.seed, weights=features) for config in self.configs)
+        return [initial_state(network, model, first.optimizer) for model in models]
 
 
 class _OneByOne:

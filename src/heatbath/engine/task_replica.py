@@ -12,8 +12,7 @@ from torch import Tensor
 
 from heatbath.data.datasets import epoch_orders, permutation
 from heatbath.draws import Stream, orbits, random_bits
-from heatbath.engine.replicas import optimizer_settings
-from heatbath.optim.kernels import random_sgd
+from heatbath.engine.optimizers import run_optimizer
 from heatbath.runs.checkpoints import ReplicaState
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
@@ -59,9 +58,7 @@ class TaskReplica:
         trained = {name: one for name, one in self._model.named_parameters() if one.requires_grad}
         self._names: list[str] = list(trained)
         self._params: list[Tensor] = list(trained.values())
-        self._velocities = [torch.zeros_like(param) for param in self._params]
-        self._unit = 1.0  # of the velocities, which `random_sgd` keeps over a number of its own
-        self._settings = optimizer_settings(config)
+        self._optimizer = run_optimizer(config, self._params)
         self._chunk = evaluation_size(self._task)
         self._draws = StepDraws(config.seed, self._device)
 
@@ -70,19 +67,13 @@ class TaskReplica:
         config = self._config
         rows = epoch_orders(len(self._data), [config.seed], epoch, self._device, config.sampling)[0]
         self._rows = rows.split(config.batch_size)
-        self._multipliers = config.protocol.multipliers(config.law, config.seed, epoch, config.steps_per_epoch)
+        self._optimizer.prepare(epoch)
         self._taken = epoch * config.steps_per_epoch
         self._model.train()
 
     def step(self, at: int) -> None:
         """Take step ``at`` of the epoch."""
-        grads = self.gradients(at)
-        buffers = self._velocities if self._settings["momentum"] else []
-        multiplier = float(self._multipliers[at])
-        with torch.no_grad():
-            self._unit = random_sgd(
-                self._params, grads, buffers, multiplier=multiplier, unit=self._unit, **self._settings
-            )
+        self._optimizer.step(self.gradients(at), at)
 
     def gradients(self, at: int) -> list[Tensor]:
         """Return the gradients of step ``at``; buffers, such as running means, go on."""
@@ -102,13 +93,12 @@ class TaskReplica:
 
     def read(self, sums: Tensor) -> list[Epoch]:
         """Return what `evaluate` found."""
-        rate = self._config.lr * float(self._multipliers.mean())
-        return [read_sums(self._task, self._splits, sums, rate)]
+        return [read_sums(self._task, self._splits, sums, self._optimizer.mean_rate)]
 
     def load(self, states: Sequence[ReplicaState]) -> None:
         """Put it into this state."""
         (state,) = states
-        self._unit = float(state["unit"])
+        self._optimizer.unit = float(state["unit"])
         with torch.no_grad():
             for kind, tensors in self._tensors().items():
                 for name, tensor in tensors.items():
@@ -122,15 +112,13 @@ class TaskReplica:
             for kind, tensors in self._tensors().items()
             for name, tensor in tensors.items()
         }
-        return [{"unit": torch.tensor(self._unit, dtype=torch.float64, device="cpu"), **found}]
+        return [{"unit": torch.tensor(self._optimizer.unit, dtype=torch.float64, device="cpu"), **found}]
 
     def _tensors(self) -> dict[str, dict[str, Tensor]]:
         """All that training changes."""
-        return {
-            "weight": dict(zip(self._names, self._params, strict=True)),
-            "velocity": dict(zip(self._names, self._velocities, strict=True)),
-            "buffer": dict(self._model.named_buffers()),
-        }
+        found = {"weight": self._params, **self._optimizer.state}
+        named = {kind: dict(zip(self._names, tensors, strict=True)) for kind, tensors in found.items()}
+        return {**named, "buffer": dict(self._model.named_buffers())}
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
