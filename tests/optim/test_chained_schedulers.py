@@ -12,6 +12,9 @@ from torch.optim import lr_scheduler
 import heatbath as hb
 from scheduled_steps import LAW, effective_rates, make
 
+# Up to torch 2.8 its SequentialLR warns of what it does itself.
+pytestmark = pytest.mark.filterwarnings("ignore:The epoch parameter in:UserWarning")
+
 CHAINED = {
     "cosine": (lambda o: lr_scheduler.CosineAnnealingLR(o, 10), lambda k: 0.05 * (1 + math.cos(math.pi * k / 10))),
     "exponential": (lambda o: lr_scheduler.ExponentialLR(o, 0.9), lambda k: 0.1 * 0.9**k),

@@ -219,6 +219,7 @@ def test_differentiable_step_carries_gradients_to_everything_it_uses(law, coupli
         torch.autograd.gradcheck(step, numbers)
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter in:UserWarning")  # torch 2.8 warns of itself
 @pytest.mark.parametrize(
     "make_scheduler",
     [

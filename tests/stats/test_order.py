@@ -17,11 +17,12 @@ RISING = ((0.1, 0.3), (0.4, 0.5, 0.3), (0.5, 0.9), (0.8, 0.7), (1.1, 0.9, 1.0), 
 def cone_error(y, w, signs):
     """The least weighted squared error of ``f`` with ``signs_k (f_{k+1} - f_k) >= 0``.
 
-    Every such ``f`` is a constant plus steps of the right sign: least squares with non-negative coefficients.
+    Every such ``f`` is a constant plus steps of the right sign: least squares with non-negative steps.
     """
     steps = np.tril(np.ones((len(y), len(y))))[:, 1:] * signs
-    columns = np.hstack([np.ones((len(y), 1)), -np.ones((len(y), 1)), steps]) * np.sqrt(w)[:, None]
-    return optimize.nnls(columns, np.sqrt(w) * y)[1] ** 2
+    columns = np.hstack([np.ones((len(y), 1)), steps]) * np.sqrt(w)[:, None]
+    least = np.append(-np.inf, np.zeros(len(y) - 1))
+    return 2.0 * optimize.lsq_linear(columns, np.sqrt(w) * y, (least, np.inf), method="bvls", tol=1e-14).cost
 
 
 def oracle(x, y, w):
