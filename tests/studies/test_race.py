@@ -10,6 +10,7 @@ from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Record
 from heatbath.studies.race import race
 from measured import an_epoch
+from own_task import rings
 from samples import check_rate_at_most
 
 ARMS = {"slow": RunConfig(lr=0.005, epochs=1), "fast": RunConfig(lr=0.01, epochs=1)}
@@ -124,6 +125,14 @@ def test_a_race_trains_networks(engine, tmp_path):
     again = race(arms, metric="test_loss", max_seeds=5, store=tmp_path / "store", device="cpu", workers=1)
     assert again.to_dict() == found.to_dict()
     assert not engine.trained
+
+
+def test_two_rates_of_a_users_network_take_fewer_runs_than_planned(tmp_path):
+    base = RunConfig(task=rings, protocol="constant", batch_size=32, epochs=5)
+    arms = {"slow": base.with_(lr=0.01), "fast": base.with_(lr=0.1)}
+    found = race(arms, margin=0.01, store=tmp_path / "store", device="cpu", workers=1)
+    assert found.best == ("fast",)
+    assert found.runs < found.planned == 80
 
 
 @pytest.mark.parametrize(

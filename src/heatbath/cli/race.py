@@ -17,8 +17,10 @@ from heatbath.cli.training import (
     QuietOption,
     StackOption,
     StoreOption,
+    TaskOption,
     WorkersOption,
     complete,
+    import_task,
     read_options,
 )
 from heatbath.runs.configs import RunConfig
@@ -36,6 +38,7 @@ def race_arms(
         list[str] | None,
         typer.Option("--set", metavar="KEY=X", help="A setting of all arms, such as model=cnn; may be repeated."),
     ] = None,
+    task: TaskOption = None,
     metric: Annotated[str, typer.Option(metavar="NAME", help="What is compared.")] = "test_accuracy",
     margin: Annotated[str | None, typer.Option(metavar="X", help=MARGINS)] = None,
     level: Annotated[float, typer.Option(help="The chance that no verdict is wrong.")] = 0.95,
@@ -63,6 +66,7 @@ def race_arms(
     from heatbath.studies.race import race
 
     common = parse_settings(setting or (), "--set")
+    common |= {} if task is None else {"task": import_task(task)}
     arms = {text: RunConfig(**common | parse_settings(text.split(","), "--arm")) for text in arm}
     options = read_options(device, data_dir, workers, stack)
     found = race(

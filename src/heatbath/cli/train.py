@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,23 +19,20 @@ from heatbath.cli.training import (
     QuietOption,
     StackOption,
     StoreOption,
+    TaskOption,
     WorkersOption,
     complete,
+    import_task,
     read_options,
 )
 from heatbath.data.image_sets import DATASETS
 from heatbath.runs.configs import RunConfig, sweep
 from heatbath.runs.records import Record
-from heatbath.tasks.facts import AnyTask
 from heatbath.tasks.registry import find_network, networks
 
 _MOST_SEEDS = 100_000
 
 ModelOption = Annotated[str, typer.Option(metavar="NAME", help=f"{either(networks())}.")]
-TaskOption = Annotated[
-    str | None,
-    typer.Option(metavar="PACKAGE.MODULE:NAME", help="A heatbath.Task of yours, in the place of model and dataset."),
-]
 DatasetOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help=f"{either(DATASETS)}; by default the smallest that fits the network."),
@@ -149,7 +144,7 @@ def train_networks(
     }
     data: dict[str, Any] = {"model": model, "dataset": dataset or find_network(model).dataset}
     if task is not None:
-        data = {"task": _import_task(task), "model": model, "dataset": dataset or RunConfig.dataset}
+        data = {"task": import_task(task), "model": model, "dataset": dataset or RunConfig.dataset}
     knobs: dict[str, Any] = {
         **{"precision": precision, "validation": validation, "optimizer": optimizer, "schedule": schedule},
         **{"warmup": warmup, "clip_norm": clip_norm, "sampling": sampling, "weights": weights, "epochs": epochs},
@@ -165,18 +160,6 @@ def train_networks(
         write(json.dumps([record.summary() for record in records], indent=2))
     else:
         _print_records(configs, records, store)
-
-
-def _import_task(path: str) -> AnyTask:
-    """Return the task that a path names; modules of the current folder are found."""
-    from heatbath.tasks.samples import resolve
-
-    sys.path.append(os.getcwd())
-    found = resolve(path, "--task")
-    found = found() if callable(found) and not isinstance(found, AnyTask) else found
-    if not isinstance(found, AnyTask):
-        raise ValueError(f"--task {path}: it is a {type(found).__name__}, no heatbath.Task")
-    return found
 
 
 def _print_records(configs: Sequence[RunConfig], records: Sequence[Record], store: Path) -> None:

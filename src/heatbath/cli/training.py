@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +18,7 @@ from heatbath.runs.collection import Records
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.store import Store
 from heatbath.system.folders import check_folder
+from heatbath.tasks.facts import AnyTask
 
 StoreOption = Annotated[Path, folder_option("--store", "The folder where results and checkpoints are kept.")]
 DeviceOption = Annotated[
@@ -27,6 +30,10 @@ DeviceOption = Annotated[
 DataOption = Annotated[Path | None, folder_option("--data-dir", "Where to look for the data first.")]
 WorkersOption = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Processes at once on a CPU; by default as many as is fastest.")
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(metavar="PACKAGE.MODULE:NAME", help="A heatbath.Task of yours, in the place of model and dataset."),
 ]
 StackOption = Annotated[
     int | None,
@@ -56,3 +63,15 @@ def complete(configs: Sequence[RunConfig], store: Path, options: Options, *, qui
         check_folder(store, "--store")
     with resumable(), display(quiet=quiet) as shown:
         return run.complete(configs, store, options, follow_training(shown))
+
+
+def import_task(path: str) -> AnyTask:
+    """Return the task that a path names; modules of the current folder are found."""
+    from heatbath.tasks.samples import resolve
+
+    sys.path.append(os.getcwd())
+    found = resolve(path, "--task")
+    found = found() if callable(found) and not isinstance(found, AnyTask) else found
+    if not isinstance(found, AnyTask):
+        raise ValueError(f"--task {path}: it is a {type(found).__name__}, no heatbath.Task")
+    return found

@@ -17,6 +17,7 @@ from heatbath.cli.training import (
     StoreOption,
     WorkersOption,
     complete,
+    import_task,
     read_options,
 )
 
@@ -129,7 +130,9 @@ def _base(task: str, epochs: int) -> Any:
     """The task as a run."""
     from heatbath.runs.configs import RunConfig
 
+    if ":" in task:
+        return RunConfig(task=import_task(task), epochs=epochs, batch_size=1)
     model, slash, dataset = task.partition("/")
     if not slash or not model or not dataset:
-        raise ValueError(f"--prove must be model/dataset, such as mlp/mnist5k, got {task!r}")
+        raise ValueError(f"--prove must be model/dataset, such as mlp/mnist5k, or package.module:task, got {task!r}")
     return RunConfig(model=model, dataset=dataset, epochs=epochs, batch_size=1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heatbath.runs.records import Record
+from heatbath.runs.collection import Records
 from heatbath.runs.sources import read_records
 
 _OURS = {"run", "config", "curves"}  # what a line of our own exports has
@@ -45,7 +45,7 @@ class Table:
 
 def read_groups(
     source: Path, by: Sequence[str], where: Mapping[str, str] | None = None
-) -> dict[str, list[Record]] | dict[str, Table]:
+) -> dict[str, Records] | dict[str, Table]:
     """Return the runs of a store or file by the values of some settings or columns, in the order of their first run.
 
     Args:
@@ -68,14 +68,16 @@ def read_groups(
         if rows is not None:
             return _group_rows(_last_epochs(rows), source, by, where)
     records = read_records(source).records
-    known = list(records[0].config.settings()) if records else []
-    _check_names([*by, *where], known, f"setting of the runs in {source}")
-    chosen = [r for r in records if all(_matches(_text(r, key), value) for key, value in where.items())]
-    groups: dict[str, list[Record]] = {}
-    for record in chosen:
-        groups.setdefault(_name({key: _text(record, key) for key in by}), []).append(record)
-    _check_some(groups, source, where)
-    return groups
+    _check_names(
+        [*by, *where], list(records[0].config.settings()) if records else [], f"setting of the runs in {source}"
+    )
+    chosen = Records(
+        record
+        for record in records
+        if all(_matches(str(record.config.settings()[key]), value) for key, value in where.items())
+    )
+    _check_some(chosen, source, where)
+    return chosen.groups(by)
 
 
 def _group_rows(
@@ -151,14 +153,10 @@ def _check_names(names: Sequence[str], known: Sequence[str], what: str) -> None:
             raise ValueError(f"{name!r} is no {what}: choose one of {', '.join(known)}" if known else f"no {what}")
 
 
-def _check_some(groups: Mapping[str, Any], source: Path, where: Mapping[str, str]) -> None:
+def _check_some(groups: Sized, source: Path, where: Mapping[str, str]) -> None:
     if not groups:
         chosen = f" with {', '.join(f'{key}={value}' for key, value in where.items())}" if where else ""
         raise ValueError(f"there are no runs{chosen} in {source}")
-
-
-def _text(record: Record, key: str) -> str:
-    return str(record.config.settings()[key])
 
 
 def _matches(text: str, wanted: str) -> bool:
