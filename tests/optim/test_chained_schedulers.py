@@ -114,6 +114,9 @@ def test_sequential_after_a_warm_up():
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["float", "tensor"])
 @pytest.mark.parametrize("saved", [None, 2, 7])
 def test_sequential_goes_on_at_the_full_rate_where_the_warm_up_would_reach_it(lr, saved):
+    if isinstance(lr, torch.Tensor) and tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 10):
+        pytest.skip("torch's SequentialLR itself loses the full rate there, where it is a tensor")
+
     def build():
         parameter, optimizer = make(lr.clone() if isinstance(lr, torch.Tensor) else lr)
         warmup = lr_scheduler.LinearLR(optimizer, 0.2, total_iters=4)
