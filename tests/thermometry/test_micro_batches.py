@@ -21,7 +21,7 @@ import heatbath as hb
 from heatbath.thermometry.thermometer import Thermometer
 from noise_problems import Named
 from ranks import member
-from thermometer_runs import batch, gradient, small_network, step
+from thermometer_runs import assert_alike, batch, gradient, small_network, step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -328,6 +328,38 @@ def test_sampling_without_replacement():
         step(model, optimizer, thermometer, *batch(0), cross_entropy)
         temperatures.append(thermometer.temperature)
     assert temperatures[1] == pytest.approx(temperatures[0] * (1 - 8 / 40), rel=1e-12)
+
+
+def test_the_size_of_the_data_needs_that_of_a_batch():
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    thermometer = Thermometer(model, optimizer, interval=1, dataset_size=40)
+    for part in zip(batch(0)[0].chunk(2), batch(0)[1].chunk(2), strict=True):
+        (cross_entropy(model(part[0]), part[1]) / 2).backward()
+    with pytest.warns(RuntimeWarning, match="dataset_size needs batch_size"):
+        optimizer.step()
+    assert math.isnan(thermometer.temperature)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_sparse_gradients_read_as_dense_ones(pieces):
+    histories = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(7, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, 3)).double()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5)
+        thermometer = Thermometer(model, optimizer, interval=1, batch_size=8)
+        for k in range(4):
+            optimizer.zero_grad()
+            words = torch.randint(7, (8, 3), generator=torch.Generator().manual_seed(k))
+            if pieces == 1:
+                thermometer.observe(cross_entropy, words, batch(k)[1])
+            for x, y in zip(words.chunk(pieces), batch(k)[1].chunk(pieces), strict=True):
+                (cross_entropy(model(x), y) / pieces).backward()
+            optimizer.step()
+        histories.append(thermometer.history)
+    assert_alike(*histories)
+    assert histories[0][-1]["trace"] > 0
 
 
 def train_on_rank(rank, size, folder, accumulates, wraps_later):

@@ -75,7 +75,7 @@ class RandomSGD(torch.optim.SGD):
     `torch.optim.SGD` from there, multiply the saved buffers by it and set it to 1: SGD would hand it on as it is.
     """
 
-    _checked_for_fused = False
+    _need_device_dtype_check_for_fused = True  # torch's own mark
 
     def __init__(
         self,
@@ -189,8 +189,10 @@ class RandomSGD(torch.optim.SGD):
         if unit != 1.0 and not moves_unit:
             self._unscale_buffers(group)
             unit = 1.0
-        if group["fused"] and not self._checked_for_fused:
-            self._check_for_fused(params + fresh)
+        if group["fused"] and self._need_device_dtype_check_for_fused:
+            for p in params + fresh:
+                _device_dtype_check_for_fused(p)
+                self._need_device_dtype_check_for_fused = False
         scaling = self.__dict__  # where a GradScaler puts its two tensors; getattr takes longer if they are not there
         # Also with nothing to step: the unit follows the draws alone, so that ranks with other parts of a group agree.
         after = random_sgd(
@@ -292,27 +294,6 @@ class RandomSGD(torch.optim.SGD):
         self._walkers, self._in_half = {}, {}
         for group in groups:
             prepare_group(group, int(group["step"]))
-
-    def _init_group(
-        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], buffers: list[Tensor | None]
-    ) -> bool:
-        has_sparse_grad = False
-        for p in group["params"]:
-            if p.grad is None:
-                continue
-            params.append(p)
-            grads.append(p.grad)
-            has_sparse_grad |= p.grad.is_sparse
-            if group["momentum"] != 0:
-                buffers.append(self.state[p].get("momentum_buffer"))
-        if group["fused"] and not self._checked_for_fused:
-            self._check_for_fused(params)
-        return has_sparse_grad
-
-    def _check_for_fused(self, params: list[Tensor]) -> None:
-        for p in params:
-            _device_dtype_check_for_fused(p)
-        self._checked_for_fused = bool(params)
 
     def _draw(self, index: int, group: dict[str, Any], as_tensor: bool = False) -> float | Tensor:
         """The group's multiplier for this step: a float, or where a graph needs it a tensor that is filled anew.

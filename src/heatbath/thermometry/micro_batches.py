@@ -124,7 +124,7 @@ class GradientParts:
             earlier = parameter.grad if id(parameter) in self._seen else None
             left = None if earlier is None else _square(earlier)
             if self._only_counts:
-                squares = grad.new_ones((2,), dtype=torch.float32)
+                squares = torch.ones(2, device=grad.device)
             elif self._root_metric is None:
                 squares = _square(grad).repeat(2)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -73,7 +74,12 @@ class NoiseAverages:
         kept = 1.0
         if dataset_size is not None:
             if self.size is None:
-                raise ValueError("dataset_size needs batch_size if the noise is that of micro-batches or ranks")
+                warnings.warn(
+                    "dataset_size needs batch_size if the noise is that of micro-batches or ranks: no temperature",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                return [math.nan for _ in knobs]
             kept = max(0.0, 1.0 - self.size / dataset_size)
         noises = [max(kept * self.heat[i] / (self.size or 1), 0.0) for i in range(len(knobs))]  # below by rounding
         return [knob.temperature(noise) for knob, noise in zip(knobs, noises, strict=True)]

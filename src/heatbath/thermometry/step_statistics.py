@@ -108,9 +108,7 @@ def gram(vectors: Iterable[Sequence[Tensor]]) -> Tensor | None:
             total += (piece @ piece.T).to(total.device)
 
     for tensors in vectors:
-        if any(tensor.is_sparse for tensor in tensors):
-            raise TypeError("Thermometer needs dense gradients, got a sparse one")
-        flat = [as_real(tensor).reshape(-1) for tensor in tensors]
+        flat = [as_real(tensor.to_dense() if tensor.is_sparse else tensor).reshape(-1) for tensor in tensors]
         size = 2**13 if flat[0].device.type == "cpu" else 2**20
         for start in range(0, len(flat[0]), size):
             parts = [vector[start : start + size] for vector in flat]

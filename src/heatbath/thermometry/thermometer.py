@@ -93,7 +93,7 @@ class Thermometer:
         law: of a random rate that is not heatbath's own; `RandomSGD`, `RandomLR` and `randomize` tell theirs.
         scaler: the `torch.amp.GradScaler`, needed for micro-batches or ranks whose losses it scales.
         process_group: the ranks over which the gradients are averaged by other means than `DistributedDataParallel`.
-            Sharded parameters and sparse gradients are not supported.
+            Sharded parameters are not supported.
         callback: one or several callables that take each reading, for instance `heatbath.CSVLog`.
 
     Attributes:
@@ -104,7 +104,7 @@ class Thermometer:
         reason: why there is no temperature; empty if there is one.
 
     Raises:
-        TypeError: the optimizer runs no hooks, or the parameters are sharded; at a reading, a gradient is sparse.
+        TypeError: the optimizer runs no hooks, or the parameters are sharded.
         ValueError: a setting is out of range, or the optimizer does not train this model.
     """
 
