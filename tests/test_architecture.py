@@ -69,6 +69,22 @@ def test_no_module_imports_itself_through_others():
     assert list(order.static_order())
 
 
+def test_no_file_is_too_long():
+    assert not [name for name, path in NAMES.items() if len(path.read_text().splitlines()) > 400]
+
+
+def test_no_function_is_too_long():
+    """60 lines with the signature, without the docstring."""
+    long = []
+    for name, path in NAMES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                told = node.body[0].end_lineno - node.body[0].lineno + 1 if ast.get_docstring(node) else 0
+                if node.end_lineno - node.lineno + 1 - told > 60:
+                    long.append(f"{name}.{node.name}")
+    assert long == []
+
+
 @pytest.mark.parametrize("page", ["docs/design.md", "README.md"])
 def test_the_map_names_every_room(page):
     rooms = {path.parent.name for path in SOURCE.glob("*/__init__.py")} | {"top"}

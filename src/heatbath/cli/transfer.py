@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from heatbath.cli.training import (
     import_task,
     read_options,
 )
+from heatbath.laws import parse_law
 
 
 def transfer_recipe(
@@ -57,7 +59,6 @@ def transfer_recipe(
     With --prove both recipes are trained on a task until they are equal within --margin, or not: without it nothing has
     been tested.
     """
-    from heatbath.laws import parse_law
     from heatbath.studies import transfer as study
 
     if to_optimizer not in (None, optimizer):
@@ -66,47 +67,25 @@ def transfer_recipe(
             "the new rate, and let 'heatbath race' tell which is better"
         )
     usual = 0.9 if optimizer == "adamw" else 0.0
-    recipe = study.Recipe(
-        optimizer=optimizer,
-        lr=lr,
-        batch_size=batch_size,
-        momentum=usual if momentum is None else momentum,
-        beta2=beta2,
-        weight_decay=weight_decay,
-        nesterov=nesterov,
-        law=parse_law(law),
-    )
-    found = study.transfer(
-        recipe, batch_size=to_batch_size, momentum=to_momentum, law=to_law, dataset_size=dataset_size
-    )
+    own = usual if momentum is None else momentum
+    recipe = study.Recipe(optimizer, lr, batch_size, own, beta2, weight_decay, nesterov, parse_law(law))
+    to = {"batch_size": to_batch_size, "momentum": to_momentum, "law": to_law}
+    found = study.transfer(recipe, **to, dataset_size=dataset_size)
     ended = None
     if prove is not None:
         if margin is None:
             raise ValueError("--prove needs a --margin, within which the recipes count as equal")
         options = read_options(device, data_dir, workers)
-        ended = study.prove(
-            found,
-            _base(prove, epochs),
-            margin,
-            metric=metric,
-            max_seeds=max_seeds,
-            budget=budget,
-            store=store,
-            train=lambda configs: complete(configs, store, options, quiet=quiet),
-        )
+        race = {"metric": metric, "max_seeds": max_seeds, "budget": budget, "store": store}
+        train = partial(complete, store=store, options=options, quiet=quiet)
+        ended = study.prove(found, _base(prove, epochs), margin, **race, train=train)
     if as_json:
         write(json.dumps({**found.to_dict(), "proof": None if ended is None else ended.to_dict()}, indent=2))
-        return
-    _print(found)
-    if ended is None:
-        print_lines(["Nothing of this has been tested; --prove TASK --margin X does."])
-        return
-    proved = [one.verdict for one in ended.comparisons] == ["equal"]
-    words = [one.sentence for one in ended.comparisons] or [ended.sentence]
-    print_lines([f"{'Proved' if proved else 'Not proved'} on {prove}: {words[0]}"])
+    else:
+        _print(found, ended, prove)
 
 
-def _print(found: Any) -> None:
+def _print(found: Any, ended: Any, prove: str | None) -> None:
     rows = [
         (
             name,
@@ -124,6 +103,12 @@ def _print(found: Any) -> None:
     console().print(f"{found.rule}\n")
     print_table([headings[k] for k in kept], [[row[k] for k in kept] for row in rows])
     print_lines(["", "Assumed:", *(f"- {text}" for text in found.assumed), ""])
+    if ended is None:
+        print_lines(["Nothing of this has been tested; --prove TASK --margin X does."])
+        return
+    proved = [one.verdict for one in ended.comparisons] == ["equal"]
+    words = [one.sentence for one in ended.comparisons] or [ended.sentence]
+    print_lines([f"{'Proved' if proved else 'Not proved'} on {prove}: {words[0]}"])
 
 
 def _base(task: str, epochs: int) -> Any:
