@@ -69,14 +69,14 @@ def transfer_recipe(
     usual = 0.9 if optimizer == "adamw" else 0.0
     own = usual if momentum is None else momentum
     recipe = study.Recipe(optimizer, lr, batch_size, own, beta2, weight_decay, nesterov, parse_law(law))
-    to = {"batch_size": to_batch_size, "momentum": to_momentum, "law": to_law}
+    to: dict[str, Any] = {"batch_size": to_batch_size, "momentum": to_momentum, "law": to_law}
     found = study.transfer(recipe, **to, dataset_size=dataset_size)
     ended = None
     if prove is not None:
         if margin is None:
             raise ValueError("--prove needs a --margin, within which the recipes count as equal")
         options = read_options(device, data_dir, workers)
-        race = {"metric": metric, "max_seeds": max_seeds, "budget": budget, "store": store}
+        race: dict[str, Any] = {"metric": metric, "max_seeds": max_seeds, "budget": budget, "store": store}
         train = partial(complete, store=store, options=options, quiet=quiet)
         ended = study.prove(found, _base(prove, epochs), margin, **race, train=train)
     if as_json:
