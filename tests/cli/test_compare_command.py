@@ -44,7 +44,11 @@ def test_a_table(heatbath, table):
     assert "8 seeds, paired" in out
     report = json.loads(heatbath("compare", table, "--by", "opt", "--metric", "acc", "--json")[1])
     (one,) = report["comparisons"]
-    assert (one["verdict"], one["a"]["name"], one["a"]["seeds"]) == ("worse", "sgd", list(range(8)))
+    assert (one["verdict"], one["a"], one["b"]) == ("worse", "sgd", "adam")
+    assert [(group["name"], group["seeds"]) for group in report["groups"]] == [
+        ("sgd", list(range(8))),
+        ("adam", list(range(8))),
+    ]
     status, out, _ = heatbath("compare", table, "--by", "opt", "--metric", "acc", "--against", "best")
     assert out.startswith("adam is the best of 2")
 

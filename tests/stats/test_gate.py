@@ -50,13 +50,13 @@ def test_a_verdict_goes_to_a_file_and_back(tmp_path):
     path = tmp_path / "verdict.json"
     found = hb.compare(dict(enumerate(LEFT)), dict(enumerate(RIGHT)), metric="accuracy", margin="5 %", looks=(3, 5))
     write_verdict(path, found, "0.1.0")
-    (back,) = read_verdict(path)
+    (back,), groups = read_verdict(path)
     assert back["verdict"] == found.verdict
     assert back["look"]["plan"] == [3, 5]
     assert back["margin"] == found.margin
     assert f"{back['margin']}" == f"{found.margin}"
-    assert back["a"].values.tolist() == found.a.values.tolist()
-    assert back["a"].seeds == found.a.seeds
+    assert groups["A accuracy"].values.tolist() == found.a.values.tolist()
+    assert groups["A accuracy"].seeds == found.a.seeds
     baseline = read_baseline(path)
     assert (baseline.group.name, baseline.metric, baseline.lower_is_better) == ("A", "accuracy", False)
     assert read_baseline(path, "B").group.values.tolist() == found.b.values.tolist()

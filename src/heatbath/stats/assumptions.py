@@ -12,6 +12,7 @@ from heatbath.stats.t_tests import Floats
 
 _FEW = 5  # seeds, below which the spread itself is hardly known
 _FALSE_ALARM = 0.01  # the chance that a normal group is said to have an outlier
+_NEAR = 1.9  # standard deviations, within which no value of five or more is an outlier
 _SKEWED = 0.15  # skewness of the mean difference: about where a tail of 2.5 % is off by half
 _SURE = 2.5  # standard errors of that skewness
 
@@ -62,10 +63,11 @@ def find_outliers(values: Floats) -> tuple[int, ...]:
     squares = float(deviations @ deviations)
     if squares == 0.0:
         return ()
-    others = np.maximum(squares - deviations**2 * n / (n - 1), 1e-12 * squares) / (n - 2)  # their variance
-    t_values = np.abs(deviations) * math.sqrt(n / (n - 1)) / np.sqrt(others)
-    chances = 2.0 * n * stdtr(n - 2, -t_values)
-    return tuple(np.flatnonzero(chances < _FALSE_ALARM).tolist())
+    farthest = np.flatnonzero(np.abs(deviations) >= _NEAR * math.sqrt(squares / n))  # the others are none, and many
+    far = deviations[farthest]
+    others = np.maximum(squares - far**2 * n / (n - 1), 1e-12 * squares) / (n - 2)  # their variance
+    chances = 2.0 * n * stdtr(n - 2, -np.abs(far) * np.sqrt(n / (n - 1) / others))
+    return tuple(farthest[chances < _FALSE_ALARM].tolist())
 
 
 def _skewness_of_difference(a: Floats, b: Floats | None = None) -> float:
@@ -80,7 +82,8 @@ def _skewness_of_difference(a: Floats, b: Floats | None = None) -> float:
         return 0.0
     sizes = np.array([len(group) for group in groups], dtype=np.float64)
     spreads = np.array([group.var(ddof=1) for group in groups])
-    thirds = np.array([((group - group.mean()) ** 3).sum() for group in groups]) * sizes / (sizes - 1) / (sizes - 2)
+    centred = [group - group.mean() for group in groups]
+    thirds = np.array([(one * one) @ one for one in centred]) * sizes / (sizes - 1) / (sizes - 2)
     scale = float((spreads / sizes).sum()) ** 1.5
     if scale == 0.0:
         return 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, overload
 
@@ -27,8 +27,14 @@ class Comparison(PairTest):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON knows it, with what it was made from."""
+        return {**self.summary(), "groups": [describe_group(group) for group in (self.a, self.b)]}
+
+    def summary(self) -> dict[str, Any]:
+        """Return verdict and numbers as JSON knows them, with the names of the groups."""
         interval, seeds = self.interval, self.seeds_needed
         return {
+            "a": self.a.name,
+            "b": self.b.name,
             "metric": self.metric,
             "verdict": self.verdict,
             "sentence": self.sentence,
@@ -44,8 +50,6 @@ class Comparison(PairTest):
             "seeds_needed": None if seeds is None else seeds._asdict(),
             "look": None if self.look is None else self.look._asdict(),
             "notes": list(self.notes),
-            "a": _describe(self.a),
-            "b": _describe(self.b),
         }
 
     def to_latex(self) -> str:
@@ -108,9 +112,19 @@ class Comparisons(Sequence[Comparison]):
         return wording.family(self.members, self.level)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON knows it."""
-        comparisons = [one.to_dict() for one in self.members]
-        return {"level": self.level, "sentence": self.sentence, "comparisons": comparisons}
+        """Return everything as JSON knows it; each group once, with all values that any comparison has of it."""
+        groups: dict[tuple[str, str], Sample] = {}
+        for one in self.members:
+            for group in (one.a, one.b):
+                known = groups.get((group.name, one.metric))
+                if known is None or len(known.values) < len(group.values):
+                    groups[group.name, one.metric] = replace(group, metric=one.metric)
+        return {
+            "level": self.level,
+            "sentence": self.sentence,
+            "comparisons": [one.summary() for one in self.members],
+            "groups": [describe_group(group) for group in groups.values()],
+        }
 
     def to_latex(self) -> str:
         """Return a table with a row for each comparison for LaTeX, with the rules of the package booktabs."""
@@ -126,9 +140,11 @@ class Comparisons(Sequence[Comparison]):
         return f"<Comparisons: {self.sentence}>"
 
 
-def _describe(sample: Sample) -> dict[str, Any]:
+def describe_group(sample: Sample) -> dict[str, Any]:
+    """Return a group as JSON knows it."""
     return {
         "name": sample.name,
+        "metric": sample.metric,
         "values": [_finite(value) for value in sample.values.tolist()],
         "seeds": None if sample.seeds is None else list(sample.seeds),
         "digests": list(sample.digests),

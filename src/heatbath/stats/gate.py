@@ -54,15 +54,15 @@ def read_baseline(path: Path, name: str | None = None) -> Baseline:
     Raises:
         ValueError: the file is no verdict, or has no such group, or several comparisons and no name was given.
     """
-    comparisons = read_verdict(path)
-    names = list(dict.fromkeys(one[side].name for one in comparisons for side in ("a", "b")))
+    comparisons, groups = read_verdict(path)
+    names = list(dict.fromkeys(one[side] for one in comparisons for side in ("a", "b")))
     if name is None and len(comparisons) > 1:
         raise ValueError(f"{path} has {len(comparisons)} comparisons: say which group counts, of {', '.join(names)}")
     if name is not None and name not in names:
         raise ValueError(f"{path} has no group {name!r}: choose one of {', '.join(names)}")
-    one = next(one for one in comparisons if name in (None, one["a"].name, one["b"].name))
-    side = ("b" if one["verdict"] == "worse" else "a") if name is None else "a" if one["a"].name == name else "b"
-    return Baseline(one[side], one["metric"], one["lower_is_better"], one["margin"])
+    one = next(one for one in comparisons if name in (None, one["a"], one["b"]))
+    chosen = name or one["b" if one["verdict"] == "worse" else "a"]
+    return Baseline(groups[f"{chosen} {one['metric']}"], one["metric"], one["lower_is_better"], one["margin"])
 
 
 def gate(baseline: Baseline, new: Sample, margin: float, level: float = 0.95) -> Gated:

@@ -25,14 +25,14 @@ def write_verdict(path: Path, found: Comparison | Comparisons, version: str) -> 
         found: the comparisons.
         version: of heatbath.
     """
-    members = [found] if isinstance(found, Comparison) else list(found)
-    contents = {"format": _FORMAT, "heatbath": version, "comparisons": [one.to_dict() for one in members]}
+    several = Comparisons((found,), 1.0 - found.error) if isinstance(found, Comparison) else found
+    contents = {"format": _FORMAT, "heatbath": version, **several.to_dict()}
     with whole_file(path) as file:
         file.write(json.dumps({**contents, "digest": _digest(contents)}, indent=1, allow_nan=False).encode() + b"\n")
 
 
-def read_verdict(path: Path) -> list[dict[str, Any]]:
-    """Return the comparisons of a file, as `Comparison.to_dict` gives them, with `Sample` for each group.
+def read_verdict(path: Path) -> tuple[list[dict[str, Any]], dict[str, Sample]]:
+    """Return the comparisons of a file, as `Comparison.summary` gives them, and its groups by their names and metrics.
 
     Raises:
         OSError: there is no such file.
@@ -41,7 +41,7 @@ def read_verdict(path: Path) -> list[dict[str, Any]]:
     try:
         contents = json.loads(path.read_text())
         given = contents.pop("digest")
-        version, comparisons = contents["format"], contents["comparisons"]
+        version, comparisons, groups = contents["format"], contents["comparisons"], contents["groups"]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{path} is not a verdict of 'heatbath compare --export'") from None
     if version != _FORMAT:
@@ -49,16 +49,15 @@ def read_verdict(path: Path) -> list[dict[str, Any]]:
     if given != _digest(contents):
         raise ValueError(f"{path} has been changed since it was written: its digest is another one")
     for one in comparisons:
-        for side in ("a", "b"):
-            one[side] = _group(one[side])
         one["margin"] = Factor(one["margin"]) if one["relative"] and one["margin"] else one["margin"]
-    return comparisons  # type: ignore[no-any-return]
+    return comparisons, {f"{group['name']} {group['metric']}": _group(group) for group in groups}
 
 
 def _group(values: dict[str, Any]) -> Sample:
     numbers = np.array([np.nan if value is None else value for value in values["values"]], dtype=np.float64)
     seeds = None if values["seeds"] is None else tuple(values["seeds"])
-    return Sample(values["name"], numbers, seeds, "", "", tuple(values["digests"]), tuple(values["versions"]))
+    origin = tuple(values["digests"]), tuple(values["versions"])
+    return Sample(values["name"], numbers, seeds, values["metric"], "", *origin)
 
 
 def _digest(contents: dict[str, Any]) -> str:
