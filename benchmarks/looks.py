@@ -73,7 +73,7 @@ def draw(difference: float, paired: bool, trial: int) -> Groups:
 
 def planned(groups: Groups, margin: float | None, paired: bool) -> tuple[str, int]:
     one = hb.compare(*groups, margin=margin, paired=paired, looks=LOOKS)
-    return one.verdict, one.look.seeds
+    return one.verdict, len(one.a.values)
 
 
 def fixed(groups: Groups, margin: float | None, paired: bool, seeds: int) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,5 +97,7 @@ def _with_record(source: Path, make: Any) -> tuple[Any, str | None]:
         return make(None), None
     try:
         return make(source / FILE), None
-    except PermissionError:
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
         return make(None), f"nothing can be written to {source}, so that this look is not kept"

@@ -10,9 +10,9 @@ from dataclasses import replace
 from itertools import combinations
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
-from heatbath.stats.best_of import find_best
+from heatbath.stats.best_of import BestOf, find_best
 from heatbath.stats.comparison import Comparison, Comparisons
 from heatbath.stats.inputs import is_lower_better, read_sample
 from heatbath.stats.looks import recorded_looks
@@ -25,6 +25,42 @@ Margin = float | str | None
 _PERCENT = re.compile(r"\s*([0-9.eE+-]+)\s*%\s*")
 
 
+class _Options(TypedDict, total=False):
+    names: tuple[str, str]
+    paired: bool | None
+    diverged: str | float
+    lower_is_better: bool | None
+    power: float
+    looks: Sequence[int] | None
+    history: str | os.PathLike[str] | None
+
+
+@overload
+def compare(
+    a: Any, b: Any, metric: str | None = None, margin: Margin = None, level: float = 0.95, **options: Unpack[_Options]
+) -> Comparison: ...
+@overload
+def compare(
+    a: Any,
+    b: Any = None,
+    metric: str | Sequence[str] | None = None,
+    margin: Margin | Mapping[str, Margin] = None,
+    level: float = 0.95,
+    *,
+    against: Literal["best"],
+    **options: Unpack[_Options],
+) -> BestOf: ...
+@overload
+def compare(
+    a: Any,
+    b: Any = None,
+    metric: str | Sequence[str] | None = None,
+    margin: Margin | Mapping[str, Margin] = None,
+    level: float = 0.95,
+    *,
+    against: str | None = None,
+    **options: Unpack[_Options],
+) -> Comparisons: ...
 def compare(
     a: Any,
     b: Any = None,
@@ -40,7 +76,7 @@ def compare(
     power: float = 0.9,
     looks: Sequence[int] | None = None,
     history: str | os.PathLike[str] | None = None,
-) -> Any:
+) -> Comparison | Comparisons | BestOf:
     """Return whether ``a`` is better or worse than ``b``, equal to it within a margin, or nothing is decided yet.
 
     A group is a list or array of numbers, a mapping from seeds to numbers, a data frame, or records of runs. Groups
