@@ -78,7 +78,7 @@ def random_sgd(
     Returns:
         The unit of the buffers after the step.
     """
-    if isinstance(lr, Tensor) and lr.ndim:  # one element, which torch's kernels take without dimensions since 2.8 only
+    if type(lr) is not float and isinstance(lr, Tensor) and lr.ndim:  # the kernels want it without dimensions
         lr = lr.reshape(())
     alpha, after, enters_velocity = multiplier, 1.0, momentum != 0 and coupling == "gradient"
     if unit is None or not enters_velocity:

@@ -155,10 +155,10 @@ class RandomSGD(torch.optim.SGD):
             return loss
         for index, group in enumerate(self.param_groups):
             multiplier = self._draw(index, group)
-            if isinstance(multiplier, Tensor):
-                self._step_in_graph(group, multiplier)
-            else:
+            if type(multiplier) is float:
                 self._step_eagerly(group, multiplier, self._in_half[index])
+            else:
+                self._step_in_graph(group, multiplier)
         return loss
 
     def _step_eagerly(self, group: dict[str, Any], multiplier: float, in_half: bool) -> None:
