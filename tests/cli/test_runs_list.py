@@ -4,8 +4,10 @@ import pytest
 
 from heatbath.cli import screens
 from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import Epoch
 from heatbath.runs.store import Store, Update
 from heatbath.system.locks import Owner
+from heatbath.tasks.facts import TaskFacts
 from measured import an_epoch
 
 
@@ -74,3 +76,35 @@ def test_a_table_leaves_out_what_there_is_no_room_for(heatbath, monkeypatch, tmp
     assert len(lines) == 2 + 2 + bool(left_out) + 2
     if left_out:
         assert lines[4] == f"no room for: {', '.join(left_out)}"
+
+
+def facts(name, **parts):
+    usual = dict.fromkeys(("model", "train", "test", "loss", "metrics", "augment"), "0")
+    return TaskFacts(name, 500, 100, ("loss", "rmse"), {**usual, **parts})
+
+
+def test_runs_of_tasks_show_their_own_metric_and_what_has_changed(heatbath, tmp_path):
+    first, then = (RunConfig(task=facts("walk", model=text), epochs=1) for text in "ab")
+    configs = [first, first.with_(seed=1), then, RunConfig(task=facts("other"), epochs=1)]
+    with Store(tmp_path / "runs") as store:
+        store.add(configs)
+        owner = Owner(store.owners)
+        store.claim([config.run for config in configs], owner)
+        measured = {f"{split}_{name}": 0.25 for split in ("train", "test") for name in ("loss", "rmse")}
+        store.save(owner, [Update(config.run, 0, [Epoch(0.1, measured)], "finished", 1.0) for config in configs[:3]])
+        owner.close()
+    status, out, err = heatbath("runs", "list")
+    assert (status, err) == (0, "")
+    assert out.count("0.2500") == 6
+    (line,) = [line for line in out.splitlines() if "has changed" in line]
+    assert line == f"the task walk has changed since 2 runs (model): {first.task.label}"
+    assert "walk" in heatbath("runs", "list", "--model", "walk")[1]
+    assert (
+        "unknown model 'wlak': choose one of mlp, cnn, vgg16, walk, other"
+        in heatbath("runs", "list", "--model", "wlak")[2]
+    )
+    assert heatbath("runs", "export", "runs.csv")[0] == 0
+    assert "test_rmse" in (tmp_path / "runs.csv").read_text().splitlines()[0]
+    assert heatbath("runs", "show", first.run)[0] == 0
+    told = "".join(heatbath("runs", "resume")[1:])
+    assert "1 run of the task other left out, as its code is needed: name it with --task" in told

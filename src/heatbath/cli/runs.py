@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,14 +21,16 @@ from heatbath.cli.training import (
     DeviceOption,
     QuietOption,
     StackOption,
+    TaskOption,
     WorkersOption,
     complete,
+    import_task,
     read_options,
 )
 from heatbath.data.image_sets import DATASETS, OLD_SPLIT
 from heatbath.laws import parse_law
 from heatbath.runs import export, rows
-from heatbath.runs.collection import varying
+from heatbath.runs.collection import changed_tasks, main_metric, varying
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.protocols import parse_protocol
 from heatbath.runs.records import STATUSES, TAIL, Record
@@ -81,11 +83,12 @@ def list_runs(
 ) -> None:
     """List runs, in the order in which they came to the store, with their final (test) and best test accuracy.
 
+    Runs of tasks that measure no accuracy show the first metric that they have.
+
     What they have in common stands above the table, which has a column for each setting in which they differ.
     """
-    chosen = _chosen(model, dataset, protocol, status)
     with _open(store) as results:
-        records, names = results.records(**chosen), list(results.statuses())
+        records, names = _select(results, model, dataset, protocol, status), list(results.statuses())
     if as_json:
         write(json.dumps([record.summary() for record in records], indent=2))
         return
@@ -95,12 +98,13 @@ def list_runs(
     digits = _unique_digits(names)
     configs = [record.config for record in records]
     knobs = _knobs(configs)
+    metric = main_metric(records)
     headings = ("run", *map(title, knobs), "status", "epochs", "test", "best")
     rows = [
         (
             *(record.run[:digits], *(_knob(record.config, name) for name in knobs), record.status),
             f"{len(record.epochs)}/{record.config.epochs}",
-            *(_number(record.final("test_accuracy")), _number(record.best("test_accuracy"))),
+            *(_number(derive(metric) if metric in record.curves else None) for derive in (record.final, record.best)),
         )
         for record in records
     ]
@@ -112,6 +116,8 @@ def list_runs(
     console().print(f"\n{len(records)} of {len(names)} runs in {store}: {told}")
     if not all(record.verified for record in records):
         console().print(f"verified: {_NOT_VERIFIED}")
+    for sentence in changed_tasks(records):
+        console().print(sentence)
 
 
 @app.command("show", short_help="All that is known of one run.")
@@ -160,6 +166,7 @@ def show_run(
 
 @app.command("resume", short_help="Go on with what is not finished.")
 def resume_runs(
+    task: TaskOption = None,
     store: ExistingStore = Path("runs"),
     device: DeviceOption = "auto",
     data_dir: DataOption = None,
@@ -173,6 +180,13 @@ def resume_runs(
         records, damaged = results.survey()
     pending = [record.config for record in records if record.status == "pending"]
     pending += [damage.config for damage in damaged.values() if damage.config is not None]
+    given = None if task is None else import_task(task)
+    left_out = Counter(config.model for config in pending if config.task not in (None, given))
+    able = [config for config in pending if config.task in (None, given)]
+    pending = [config if config.task is None else config.with_(task=given) for config in able]
+    reason = "its code is needed: name it with --task" if given is None else "it is not the one named, or has changed"
+    for name, count in left_out.items():
+        warn(f"{_runs_in_words(count)} of the task {name} left out, as {reason}")
     options = read_options(device, data_dir, workers, stack, checkpoint_seconds)
     if pending:
         print_groups(complete(pending, store, options, quiet=quiet))
@@ -239,9 +253,8 @@ def export_runs(
             raise ValueError(f"{file}: there is no folder {path.parent}")
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise ValueError(f"{file}: {path.parent} cannot be written to")
-    chosen = _chosen(model, dataset, protocol, status)
     with _open(store) as results:
-        records = results.records(**chosen)
+        records = _select(results, model, dataset, protocol, status)
     if not records:
         asked = zip(("--model", "--dataset", "--protocol", "--status"), (model, dataset, protocol, status), strict=True)
         filters = " ".join(f"{option} {value}" for option, value in asked if value is not None)
@@ -269,25 +282,26 @@ def _open(store: Path) -> Store:
     raise FileNotFoundError(f"there is no store in {store}; {hint}")
 
 
-def _chosen(model: str | None, dataset: str | None, protocol: str | None, status: str | None) -> dict[str, Any]:
-    """What `Store.records` is to be asked for."""
-    for name, value, allowed in (
-        ("model", model, tuple(networks())),
-        ("dataset", dataset, (*DATASETS, OLD_SPLIT)),
-        ("status", status, STATUSES),
-    ):
-        if value is not None and value not in allowed:
-            raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(allowed)}")
+def _select(
+    results: Store, model: str | None, dataset: str | None, protocol: str | None, status: str | None
+) -> list[Record]:
+    """The runs that fit; a model or data set that is neither known nor in the store is refused."""
     likes_protocol = _protocol_filter(protocol)
+    allowed = {"model": dict.fromkeys(networks()), "dataset": dict.fromkeys((*DATASETS, OLD_SPLIT))}
+    asked = {"model": model, "dataset": dataset}
 
     def where(config: RunConfig) -> bool:
-        return (
-            (model is None or config.model == model)
-            and (dataset is None or config.dataset == dataset)
-            and likes_protocol(config)
-        )
+        for name, names in allowed.items():
+            names.setdefault(getattr(config, name))
+        return all(value in (None, getattr(config, name)) for name, value in asked.items()) and likes_protocol(config)
 
-    return {"status": status, "where": where}
+    if status is not None and status not in STATUSES:
+        raise ValueError(f"unknown status {status!r}: choose one of {', '.join(STATUSES)}")
+    records = results.records(where=where)
+    for name, value in asked.items():
+        if value is not None and value not in allowed[name]:
+            raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(allowed[name])}")
+    return [record for record in records if status in (None, record.status)]
 
 
 def _knobs(configs: Sequence[RunConfig]) -> list[str]:

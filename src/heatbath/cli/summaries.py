@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from heatbath.cli.screens import console, print_table, warn
 from heatbath.laws import Law
-from heatbath.runs.collection import concerned, varying
+from heatbath.runs.collection import concerned, main_metric, varying
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import TAIL, Record
 from heatbath.tasks.facts import AnyTask
@@ -45,12 +46,12 @@ _USUAL = {
 }
 _TAIL_TITLE = f"last {TAIL} epochs"
 # The most important first, as the last ones are left out in a narrow terminal.
-_COLUMNS: tuple[tuple[str, Callable[[Record], float | None]], ...] = (
-    ("final test acc.", lambda record: record.final("test_accuracy")),
-    ("best test acc.", lambda record: record.best("test_accuracy")),
-    (_TAIL_TITLE, lambda record: record.tail("test_accuracy")),
-    ("final train loss", lambda record: record.final("train_loss")),
-    ("final train acc.", lambda record: record.final("train_accuracy")),
+_DERIVED: tuple[tuple[str, str, Callable[[Record, str], float | None]], ...] = (
+    ("final {}", "test_{}", Record.final),
+    ("best {}", "test_{}", Record.best),
+    (_TAIL_TITLE, "test_{}", Record.tail),
+    ("final train loss", "train_loss", Record.final),
+    ("final {}", "train_{}", Record.final),
 )
 _GUESSING = math.log(10.0)  # the loss of ten classes that are equally likely
 
@@ -66,7 +67,7 @@ def print_groups(records: Sequence[Record]) -> None:
     first = [members[0].config.with_(seed=0) for members in groups.values()]
     names = ["protocol", *(name for name in varying(first) if name != "protocol")]
     has_tail = any(len(record.epochs) > TAIL for record in records)
-    columns = {name: value for name, value in _COLUMNS if has_tail or name != _TAIL_TITLE}
+    columns = {name: value for name, value in _columns(records).items() if has_tail or name != _TAIL_TITLE}
     headings = [*map(title, names), "runs", *columns]
     ended = {run: [r for r in members if r.status == "finished"] for run, members in groups.items()}
     rows = []
@@ -76,11 +77,26 @@ def print_groups(records: Sequence[Record]) -> None:
     print_table(headings, rows, spare=list(columns)[:1:-1])
     if any(len(members) > 1 for members in ended.values()):
         console().print("\nMeans over seeds, ± half the 95 % interval.")
-    losses = [record.final("train_loss") for members in ended.values() for record in members]
+    losses = [record.final("train_loss") for one in ended.values() for record in one if record.config.task is None]
     if worse := sum(loss is not None and loss > _GUESSING for loss in losses):
         some = f"{worse} of {len(losses)} runs end{'s' * (worse == 1)}" if len(losses) > 1 else "the run ends"
         console().print()
         warn(f"{some} with a train loss above {_GUESSING:.3f}, that of guessing: the rate may be too large")
+
+
+def _columns(records: Sequence[Record]) -> dict[str, Callable[[Record], float | None]]:
+    """Headings, and what stands below: of the main metric and the training loss."""
+    metric = main_metric(records).removeprefix("test_")
+    found: dict[str, Callable[[Record], float | None]] = {}
+    for heading, name, derive in _DERIVED:
+        curve = name.format(metric)
+        words = curve.replace("_", " ").replace("accuracy", "acc.")
+        found.setdefault(heading.format(words), partial(_derive, derive, curve))
+    return found
+
+
+def _derive(derive: Callable[[Record, str], float | None], curve: str, record: Record) -> float | None:
+    return derive(record, curve) if curve in record.curves else None
 
 
 def describe_settings(configs: Sequence[RunConfig]) -> str:

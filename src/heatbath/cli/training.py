@@ -42,6 +42,10 @@ StackOption = Annotated[
 CheckpointOption = Annotated[
     float, typer.Option(metavar="X", min=0.0, help="Least seconds between checkpoints; 0 writes one after each epoch.")
 ]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(metavar="PACKAGE.MODULE:NAME", help="A heatbath.Task of yours, in the place of model and dataset."),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
@@ -53,6 +57,22 @@ def read_options(
     return Options(
         device=device, data_dir=data_dir, workers=workers, stack=stack, checkpoint_seconds=checkpoint_seconds
     )
+
+
+def import_task(path: str) -> AnyTask:
+    """Return the task that a path names; modules of the current folder are found.
+
+    Raises:
+        ValueError: there is no task of that name.
+    """
+    from heatbath.tasks.samples import resolve
+
+    sys.path.append(os.getcwd())
+    found = resolve(path, "--task")
+    found = found() if callable(found) and not isinstance(found, AnyTask) else found
+    if not isinstance(found, AnyTask):
+        raise ValueError(f"--task {path}: it is a {type(found).__name__}, no heatbath.Task")
+    return found
 
 
 def complete(configs: Sequence[RunConfig], store: Path, options: Options, *, quiet: bool = False) -> Records:

@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex, overload
 
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Record
+from heatbath.tasks.facts import TaskFacts
 
 _MOST_ROWS = 20  # of a printed table
 
@@ -76,8 +77,12 @@ class Records(list[Record]):
             ValueError: the runs have no such metric.
             ModuleNotFoundError: Matplotlib is not installed.
         """
+        if not any(record.epochs for record in self):
+            raise ValueError("there is nothing to draw: no run has completed an epoch")
         # By its name: pictures are made in a room that imports this one.
-        return import_module("heatbath.report.plots.curves").plot_curves(self.groups(by), metric or self._metric(), ax)
+        return import_module("heatbath.report.plots.curves").plot_curves(
+            self.groups(by), metric or main_metric(self), ax
+        )
 
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> Record: ...
@@ -101,12 +106,6 @@ class Records(list[Record]):
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in headings)
         body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
         return f"<p>{html.escape(title)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-    def _metric(self) -> str:
-        names = [name for record in self[:1] for name in record.curves if name.startswith("test_")]
-        if not names:
-            raise ValueError("there is nothing to draw: no run has completed an epoch")
-        return next((name for name in names if not name.endswith("_loss")), names[0])
 
     def _table(self) -> tuple[str, list[str], list[list[str]]]:
         """A title, headings, and a row for each group: how many runs, and the last values on the test data."""
@@ -134,6 +133,31 @@ class Records(list[Record]):
         if left > 0:
             rows[_MOST_ROWS:] = [[f"and {left} more", *[""] * (len(rows[0]) - 1)]]
         return title, ["group", "runs", "state", *metrics], rows
+
+
+def main_metric(records: Iterable[Record]) -> str:
+    """Return the metric that tables show first: accuracy, else the first on the test data that is no loss."""
+    names = dict.fromkeys(name for record in records for name in record.curves if name.startswith("test_"))
+    if not names or "test_accuracy" in names:
+        return "test_accuracy"
+    return next((name for name in names if not name.endswith("_loss")), next(iter(names)))
+
+
+def changed_tasks(records: Iterable[Record]) -> list[str]:
+    """Return a sentence for each task of which there are runs from before it was changed."""
+    tasks: dict[str, dict[TaskFacts, int]] = {}
+    for record in records:
+        if record.config.task is not None:
+            facts = record.config.task.facts
+            counts = tasks.setdefault(facts.name, {})
+            counts[facts] = counts.pop(facts, 0) + 1  # the one that came last is the last
+    sentences = []
+    for name, counts in tasks.items():
+        *before, now = counts
+        for old in before:
+            count = f"{counts[old]} run{'s' * (counts[old] != 1)}"
+            sentences.append(f"the task {name} has changed since {count} ({', '.join(old.changes(now))}): {old.label}")
+    return sentences
 
 
 def varying(configs: Sequence[RunConfig]) -> list[str]:
