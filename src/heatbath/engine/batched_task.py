@@ -180,12 +180,13 @@ def task_groups(
     On a CPU each is computed alone, so that its bits do not depend on its neighbours. On a GPU they are batched where
     that can be done.
     """
-    against: str | None = "as on every CPU"
+    how = "one by one"
     if splits["train"].inputs.device.type != "cpu":
         against = reason_against_batching(configs[0])
-    if against is None:
-        return [BatchedTask(configs, splits, precision, compiled)], "batched"
-    return [TaskReplica(config, splits, precision) for config in configs], f"one by one: {against}"
+        if against is None:
+            return [BatchedTask(configs, splits, precision, compiled)], "batched"
+        how = f"one by one: {against}"
+    return [TaskReplica(config, splits, precision) for config in configs], how
 
 
 def reason_against_batching(config: RunConfig) -> str | None:

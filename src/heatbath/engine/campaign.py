@@ -100,6 +100,9 @@ class Campaign:
             used, total = (size / 1e9 for size in measured.memory)
             stack = f"{_runs(len(job.configs))} in a stack"
             self._tally.say(f"{stack}: {used:.1f} GB of {total:.0f} GB", once=True, routine=True)
+        if "computed" in measured.origin and self._executor.device != "cpu":
+            runs = f"runs of {job.configs[0].model}"
+            self._tally.say(f"{runs} are computed {measured.origin['computed']}", once=True, routine=True)
 
     def _try_again(self, job: Job, end: Ended) -> None:
         self._recorder.drop(job)

@@ -1,4 +1,4 @@
-"""How long a training takes: about, and told before hours go into it."""
+"""What is told before hours go into a training: how long it takes, about, and what is known of its tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from heatbath.engine import planning
 from heatbath.engine.options import Options
 from heatbath.engine.progress import Tally
 from heatbath.runs.configs import RunConfig
+from heatbath.runs.store import Store
 from heatbath.system import machine
+from heatbath.tasks.probe import probe
+from heatbath.tasks.task import live_task
 
 _LONG = 3600.0  # seconds from which on work is announced
 _UNITS = {"years": 365.25 * 86400.0, "months": 30.4 * 86400.0, "weeks": 604800.0, "days": 86400.0, "hours": 3600.0}
@@ -30,6 +33,30 @@ def warn_of_long_work(configs: Sequence[RunConfig], tally: Tally, options: Optio
     if total > _LONG:
         reason = "no GPU is seen: " if options.device == "auto" else ""
         tally.say(f"{reason}on this CPU expect about {_roughly(total)}")
+
+
+def introduce_tasks(configs: Sequence[RunConfig], store: Store, tally: Tally) -> None:
+    """Say how large tasks are, and which runs of a store are of another version of them."""
+    tasks = {config.task: config for config in configs if config.task is not None}
+    if not tasks:
+        return
+    stored = [record.config.task for record in store.survey()[0] if record.config.task is not None]
+    for one, config in tasks.items():
+        task = live_task(one)
+        data = f"{len(task.train):,} + {len(task.test):,} samples in {_size(task.train.nbytes + task.test.nbytes)}"
+        replica = f"{config.cost.weights:,} weights, about {_size(planning.replica_bytes(config))} a run"
+        tally.say(f"task {task.name}: {data}; {replica}", once=True, routine=True)
+        if probe(task).same_start:
+            tally.say(f"task {task.name}: all seeds start from the same weights, those that its function returns")
+        others = [other.facts for other in stored if other.facts.name == task.name and other != task]
+        if others:
+            parts = dict.fromkeys(part for other in others for part in other.changes(task.facts))
+            runs = f"{len(others)} run{'s' * (len(others) != 1)} in the store"
+            tally.say(f"the task {task.name} has changed since {runs} ({', '.join(parts)}), which stay as they are")
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def _roughly(seconds: float) -> str:

@@ -110,7 +110,8 @@ class Tally:
             if config.run in self.remaining and epochs:
                 self._epochs_done += 0 if measured.restored else len(epochs)
                 self.remaining[config.run] = config.epochs - measured.first - len(epochs)
-                self._accuracies[config.run] = epochs[-1].test_accuracy
+                if "test_accuracy" in epochs[-1].metrics:  # which not every task measures
+                    self._accuracies[config.run] = epochs[-1].test_accuracy
         if self._accuracies:
             self._accuracy = sum(self._accuracies.values()) / len(self._accuracies)
         for config in job.configs:

@@ -112,7 +112,8 @@ def complete(
             check_folder(Path(store), "store")
             _train({config.run: config for config in asked}, records, results, options, progress, executor)
             records = {record.run: record for record in results.records(config.run for config in asked)}
-    return Records(records[config.run] for config in asked)
+    # With the configs that were asked for, whose tasks have their code.
+    return Records(replace(records[config.run], config=config) for config in asked)
 
 
 def _train(
@@ -126,7 +127,7 @@ def _train(
     """Train what has not ended; ``records`` is what the store had of it."""
     from heatbath.engine.campaign import Campaign
     from heatbath.engine.executors.local import Local
-    from heatbath.engine.preflight import warn_of_long_work
+    from heatbath.engine.preflight import introduce_tasks, warn_of_long_work
 
     ended = {run for run, record in records.items() if record.status in ENDED}
     left = [config for run, config in configs.items() if run not in ended]
@@ -135,6 +136,7 @@ def _train(
     chosen = (executor or Local)(options, results.checkpoints)
     try:
         chosen.prepare(left, tally.tell_download)
+        introduce_tasks(left, results, tally)
         if chosen.device == "cpu":
             warn_of_long_work(left, tally, options)
         for run, reason in results.add(configs.values()).items():

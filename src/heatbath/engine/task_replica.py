@@ -183,7 +183,11 @@ def read_sums(task: Task, splits: Splits, sums: Tensor, rate: float) -> Epoch:
     for split, rows in zip(splits, sums.tolist(), strict=True):
         for measure, (total, count) in zip((task.loss, *task.metrics), rows, strict=True):
             metrics[f"{split}_{measure.name}"] = measure.finish(total / count) if count else math.nan
-    return Epoch(rate, metrics)
+    epoch = Epoch(rate, metrics)
+    lacking = [name for name, value in metrics.items() if not math.isfinite(value)]
+    if epoch.is_finite and lacking:  # a run whose loss is no number has diverged, and its metrics with it
+        raise ValueError(f"{lacking[0]} of task {task.name} is {metrics[lacking[0]]}, where its loss is a number still")
+    return epoch
 
 
 def evaluation_size(task: Task) -> int:

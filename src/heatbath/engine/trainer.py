@@ -122,6 +122,7 @@ class Trainer:
                 job.configs, self.dataset(first), device=self._device, states=states, features=self.features(first)
             )
             origin = {**machine.describe_origin(self._options.device), "precision": stack.precision}
+            origin |= {"computed": stack.how} if stack.how else {}
             if states is not None:
                 yield Measured(0, tuple(map(tuple, curves)), restored=True, origin=origin)
             alive = {config.run: k for k, config in enumerate(job.configs)}

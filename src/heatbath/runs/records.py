@@ -210,7 +210,9 @@ def _check_numbers(record: Record) -> None:
         values = record.curve(name)
         if {*map(type, values)} != {float} or not all(map(math.isfinite, values)):
             raise ValueError(f"its {name} is not all numbers")
-        low, high = _RANGES.get(name.rpartition("_")[2], (-math.inf, math.inf))
+        # A user's loss may be negative, and accuracy be counted in points.
+        known = name.rpartition("_")[2] if record.config.task is None else ""
+        low, high = _RANGES.get(known, (-math.inf, math.inf))
         if not (low <= min(values) and max(values) <= high):
             worst = min(values) if min(values) < low else max(values)
             raise ValueError(f"its {name} is {worst:.6g} somewhere, which is out of range")

@@ -73,9 +73,11 @@ def _probe(task: Task) -> Probe:
         _check_mean(task, model, batch)
         for metric in task.metrics:
             try:
-                metric.sums(evaluated, batch.targets)
+                total, count = metric.sums(evaluated, batch.targets)
             except Exception as error:
                 raise ValueError(_failure(task, f"metric {metric.name}", error)) from error
+            if not (total / count).isfinite():
+                raise ValueError(f"metric {metric.name} of task {task.name} is {float(total / count)} at the start")
     weights = sum(parameter.numel() for parameter in model.parameters())
     cost = Cost(
         cpu_seconds=1.5 * step.seconds / len(batch),
