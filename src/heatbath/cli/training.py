@@ -31,10 +31,6 @@ DataOption = Annotated[Path | None, folder_option("--data-dir", "Where to look f
 WorkersOption = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Processes at once on a CPU; by default as many as is fastest.")
 ]
-TaskOption = Annotated[
-    str | None,
-    typer.Option(metavar="PACKAGE.MODULE:NAME", help="A heatbath.Task of yours, in the place of model and dataset."),
-]
 StackOption = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Most runs trained as one program; by default what the memory holds."),
@@ -57,22 +53,6 @@ def read_options(
     return Options(
         device=device, data_dir=data_dir, workers=workers, stack=stack, checkpoint_seconds=checkpoint_seconds
     )
-
-
-def import_task(path: str) -> AnyTask:
-    """Return the task that a path names; modules of the current folder are found.
-
-    Raises:
-        ValueError: there is no task of that name.
-    """
-    from heatbath.tasks.samples import resolve
-
-    sys.path.append(os.getcwd())
-    found = resolve(path, "--task")
-    found = found() if callable(found) and not isinstance(found, AnyTask) else found
-    if not isinstance(found, AnyTask):
-        raise ValueError(f"--task {path}: it is a {type(found).__name__}, no heatbath.Task")
-    return found
 
 
 def complete(configs: Sequence[RunConfig], store: Path, options: Options, *, quiet: bool = False) -> Records:
