@@ -6,14 +6,15 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from heatbath.cli.screens import console, either, folder_option, print_table, terminal_width, warn, write
+from heatbath.cli.run_filters import DatasetFilter, ModelFilter, ProtocolFilter, StatusFilter, select_runs
+from heatbath.cli.screens import console, folder_option, print_table, terminal_width, warn, write
 from heatbath.cli.summaries import SHORTEST, cell, describe_settings, name_some, print_groups, title
 from heatbath.cli.training import (
     CheckpointOption,
@@ -27,17 +28,14 @@ from heatbath.cli.training import (
     import_task,
     read_options,
 )
-from heatbath.data.image_sets import DATASETS, OLD_SPLIT
 from heatbath.laws import parse_law
 from heatbath.runs import export, rows
 from heatbath.runs.collection import changed_tasks, main_metric, varying
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.protocols import parse_protocol
 from heatbath.runs.records import STATUSES, TAIL, Record
 from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
 from heatbath.system.folders import check_folder
-from heatbath.tasks.registry import networks
 
 _EPOCHS_SHOWN = 5
 _NOT_VERIFIED = "no, heatbath 0.1.0 stored no digests"
@@ -50,20 +48,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 ExistingStore = Annotated[Path, folder_option("--store", "The folder of the store.")]
-ModelFilter = Annotated[
-    str | None, typer.Option("--model", metavar="NAME", help=f"Only those of {either(networks())}.")
-]
-DatasetFilter = Annotated[
-    str | None, typer.Option("--dataset", metavar="NAME", help=f"Only those on {either(DATASETS)}.")
-]
-ProtocolFilter = Annotated[
-    str | None,
-    typer.Option("--protocol", metavar="NAME", help="Only constant, random, cyclic (of any period) or cyclic:P."),
-]
-StatusFilter = Annotated[
-    str | None,
-    typer.Option("--status", metavar="NAME", help=f"Only those that are {', '.join(STATUSES[:-1])} or {STATUSES[-1]}."),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -88,7 +72,7 @@ def list_runs(
     What they have in common stands above the table, which has a column for each setting in which they differ.
     """
     with _open(store) as results:
-        records, names = _select(results, model, dataset, protocol, status), list(results.statuses())
+        records, names = select_runs(results, model, dataset, protocol, status), list(results.statuses())
     if as_json:
         write(json.dumps([record.summary() for record in records], indent=2))
         return
@@ -254,7 +238,7 @@ def export_runs(
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise ValueError(f"{file}: {path.parent} cannot be written to")
     with _open(store) as results:
-        records = _select(results, model, dataset, protocol, status)
+        records = select_runs(results, model, dataset, protocol, status)
     if not records:
         asked = zip(("--model", "--dataset", "--protocol", "--status"), (model, dataset, protocol, status), strict=True)
         filters = " ".join(f"{option} {value}" for option, value in asked if value is not None)
@@ -282,28 +266,6 @@ def _open(store: Path) -> Store:
     raise FileNotFoundError(f"there is no store in {store}; {hint}")
 
 
-def _select(
-    results: Store, model: str | None, dataset: str | None, protocol: str | None, status: str | None
-) -> list[Record]:
-    """The runs that fit; a model or data set that is neither known nor in the store is refused."""
-    likes_protocol = _protocol_filter(protocol)
-    allowed = {"model": dict.fromkeys(networks()), "dataset": dict.fromkeys((*DATASETS, OLD_SPLIT))}
-    asked = {"model": model, "dataset": dataset}
-
-    def where(config: RunConfig) -> bool:
-        for name, names in allowed.items():
-            names.setdefault(getattr(config, name))
-        return all(value in (None, getattr(config, name)) for name, value in asked.items()) and likes_protocol(config)
-
-    if status is not None and status not in STATUSES:
-        raise ValueError(f"unknown status {status!r}: choose one of {', '.join(STATUSES)}")
-    records = results.records(where=where)
-    for name, value in asked.items():
-        if value is not None and value not in allowed[name]:
-            raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(allowed[name])}")
-    return [record for record in records if status in (None, record.status)]
-
-
 def _knobs(configs: Sequence[RunConfig]) -> list[str]:
     """Where they differ; law and coupling stand in the protocol's column, and epochs have one in any case."""
     names = ("protocol" if name in ("law", "coupling") else name for name in varying(configs))
@@ -318,15 +280,6 @@ def _knob(config: RunConfig, name: str) -> str:
     if config.law != parse_law("uniform"):
         words = cell(config, "law")
     return words if config.coupling == "gradient" else f"{words} update"
-
-
-def _protocol_filter(protocol: str | None) -> Callable[[RunConfig], bool]:
-    if protocol is None:
-        return lambda _config: True
-    if protocol.strip().lower() == "cyclic":
-        return lambda config: config.protocol.kind == "cyclic"
-    wanted = parse_protocol(protocol)
-    return lambda config: config.protocol == wanted
 
 
 def _unique_digits(names: Sequence[str]) -> int:
