@@ -77,14 +77,14 @@ class Browser:
         assert "error" not in answer, f"{method}: {answer.get('error')}"
         return answer["result"]
 
-    def open(self, path, *, width, height=900, dark=False, touch=False):
+    def open(self, path, *, width, height=900, dark=False, touch=False, query=""):
         """Load a file in a window of this size and wait until it is there."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch)
         self.call("Emulation.setTouchEmulationEnabled", enabled=touch)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.errors, self._events = [], []
-        self.call("Page.navigate", url=Path(path).absolute().as_uri())
+        self.call("Page.navigate", url=Path(path).absolute().as_uri() + query)
         while "Page.loadEventFired" not in self._events:
             self._note(self._read())
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")

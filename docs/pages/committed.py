@@ -48,9 +48,14 @@ def figures() -> dict[str, FigureData]:
     return {name: experiment.figure(records(), "paper", None, results) for name, experiment in EXPERIMENTS.items()}
 
 
+def verdicts(experiment: str) -> list[Verdict]:
+    """Return the verdicts of an experiment."""
+    return [one for one in figures()[experiment].verdicts if isinstance(one, Verdict)]
+
+
 def verdict(experiment: str, *words: str) -> Verdict:
     """Return the one verdict of an experiment whose claim has all these words."""
-    found = [one for one in figures()[experiment].verdicts if all(word in one.claim for word in words)]
+    found = [one for one in verdicts(experiment) if all(word in one.claim for word in words)]
     if len(found) != 1:
         raise ValueError(f"{len(found)} claims of {experiment} have the words {words}")
     return found[0]

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from committed import ROOT, check, figures, interval, late_gain, means, records, runs_of, values, verdict
+from committed import ROOT, check, figures, interval, late_gain, means, records, runs_of, values, verdict, verdicts
 from heatbath.paper import EXPERIMENTS
 from heatbath.paper.claims import all_equal
 from heatbath.paper.collapse import KNOBS, RESAMPLES, SHUFFLES
 from heatbath.paper.groups import FigureRuns
 from heatbath.paper.quantities import BEST_TEST, FINAL_TEST, MEAN_TEST, ROUGHNESS, TAIL_LOSS
 from heatbath.stats.order import explained_by_chance, explained_by_order, rank_correlation
-from heatbath.stats.verdicts import Verdict
+from heatbath.stats.verdicts import Verdict, judge
 from heatbath.thermostat import Thermostat
 
 
@@ -88,8 +88,9 @@ def later_seeds() -> SimpleNamespace:
     p_values = []
     for name, looked_at in (("figure2", 3), ("figure3", 5)):
         since = {run: record for run, record in records().items() if record.config.seed >= looked_at}
-        late = EXPERIMENTS[name].figure(since, "paper").verdicts
-        for one, two in zip(figures()[name].verdicts, late, strict=True):
+        found = FigureRuns("paper", tuple(EXPERIMENTS[name].groups("paper")), since)
+        late = judge(EXPERIMENTS[name].claims(found))
+        for one, two in zip(verdicts(name), late, strict=True):
             if "perceptron" not in one.claim:
                 check(one.outcome == two.outcome, "what figures 2 and 3 confirm of the CNN the later seeds confirm")
                 p_values += [two.p_value or 0.0] if two.outcome == "confirmed" else []
@@ -160,7 +161,7 @@ def _orders() -> dict[str, Any]:
 
 def equal_sums() -> SimpleNamespace:
     """Return by how much a doubling of the temperature changes loss and accuracy at equal summed rate."""
-    found = figures()["equal-sums"].verdicts
+    found = verdicts("equal-sums")
     check({one.outcome for one in found} == {"confirmed"}, "hotter runs are slightly worse")
     losses, accuracies = ([one.evidence.means[0] for one in found[start::2]] for start in (0, 1))
     return SimpleNamespace(loss=[math.expm1(slope) for slope in losses], accuracy=accuracies)

@@ -7,11 +7,13 @@ the functions of the modules beside this one. Paragraphs are wrapped after the n
 from __future__ import annotations
 
 import argparse
+import json
 import string
 import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import comparison_numbers
@@ -19,7 +21,8 @@ import cost_numbers
 import mnist_numbers
 import rule_numbers
 import vgg16_numbers
-from committed import ROOT, records
+from committed import ROOT, figures, records
+from heatbath.paper.conclusion import PAPER_SCALE
 
 PAGES = {"results.md": "docs/results.md", "compare.md": "docs/compare.md", "records.md": "results/README.md"}
 _WIDTH = 126
@@ -79,6 +82,8 @@ def render() -> dict[str, str]:
     for template, page in PAGES.items():
         text = (ROOT / "docs/pages" / template).read_text(encoding="utf-8")
         pages[page] = _wrap(_Formatter().vformat(text, (), numbers))
+    outcomes = {name: {one.claim: one.outcome for one in figure.verdicts} for name, figure in figures().items()}
+    pages[f"src/heatbath/paper/{PAPER_SCALE}"] = json.dumps(outcomes, indent=1, ensure_ascii=False) + "\n"
     return pages
 
 
@@ -108,13 +113,17 @@ def _fill(item: str) -> str:
     return filled.fill(" ".join(item.split()))
 
 
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
 def main() -> int:
     """Write the pages that differ; with ``--check`` name them, and return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 where a page differs")
     check = parser.parse_args().check
     pages = render()
-    changed = [page for page, text in pages.items() if text != (ROOT / page).read_text(encoding="utf-8")]
+    changed = [page for page, text in pages.items() if text != _read(ROOT / page)]
     for page in changed:
         print(f"{page} differs; 'make pages' writes it" if check else f"writing {page}")
         if not check:

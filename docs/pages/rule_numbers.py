@@ -9,7 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from committed import ROOT, check, figures, records
+from committed import ROOT, check, figures, records, verdicts
 from heatbath.paper import EXPERIMENTS, calculations
 from heatbath.paper.claims import Every
 from heatbath.paper.groups import FigureRuns
@@ -26,7 +26,7 @@ def claims() -> SimpleNamespace:
     shaken = [
         one.evidence
         for name in ("coupling", "delta")
-        for one in figures()[name].verdicts
+        for one in verdicts(name)
         if "shakes" in one.claim and ("no draw" in one.claim or "Delta = 0" in one.claim)
     ]
     check(len(shaken) == 2 and shaken[0] == shaken[1], "some claims of two families are one comparison")

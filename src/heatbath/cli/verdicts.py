@@ -12,13 +12,13 @@ from rich.text import Text
 from heatbath.cli.screens import console, print_table, terminal_width
 
 if TYPE_CHECKING:
-    from heatbath.stats.verdicts import Verdict
+    from heatbath.report.panels import Judged
 
-_STYLES = {"confirmed": "green", "contradicted": "red", "undecided": "yellow"}
+_STYLES = {"confirmed": "green", "contradicted": "red", "undecided": "yellow", "better": "green", "worse": "red"}
 _NARROW = 90  # columns below which a table of sentences is no pleasure
 
 
-def print_verdicts(verdicts: Iterable[tuple[str, Verdict]]) -> None:
+def print_verdicts(verdicts: Iterable[tuple[str, Judged]]) -> None:
     """Print figure, claim, verdict and our numbers: cells of several lines in a terminal, long lines elsewhere."""
     width = terminal_width()
     if width is None:
@@ -28,7 +28,7 @@ def print_verdicts(verdicts: Iterable[tuple[str, Verdict]]) -> None:
     screen = console(wrap=True)
     if width < _NARROW:
         for number, (figure, verdict) in enumerate(verdicts):
-            head = Text.assemble((figure, "bold"), ": ", (verdict.text, _STYLES[verdict.outcome]))
+            head = Text.assemble((figure, "bold"), ": ", (verdict.text, _STYLES.get(verdict.outcome, "")))
             screen.print(head if number == 0 else Text("\n").append_text(head))
             screen.print(f"{verdict.claim}. {_numbers(verdict)}")
         return
@@ -41,12 +41,12 @@ def print_verdicts(verdicts: Iterable[tuple[str, Verdict]]) -> None:
         if last not in ("", figure):
             table.add_row("", "", "", "")
         shown = "" if figure == last else figure
-        table.add_row(shown, verdict.claim, Text(verdict.text, _STYLES[verdict.outcome]), _numbers(verdict))
+        table.add_row(shown, verdict.claim, Text(verdict.text, _STYLES.get(verdict.outcome, "")), _numbers(verdict))
         last = figure
     screen.print(table)
 
 
-def _numbers(verdict: Verdict) -> str:
+def _numbers(verdict: Judged) -> str:
     """Our numbers without the margin and the p-value, which the report has."""
-    numbers = str(verdict.evidence)
+    numbers = verdict.numbers
     return numbers[:1].upper() + numbers[1:]

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any, TypeAlias
 
 from heatbath.paper.claims import describe_margins
+from heatbath.paper.conclusion import paper_scale_outcomes
 from heatbath.paper.groups import FigureRuns, Group, Scale, describe_runs, with_seeds
 from heatbath.report.panels import FigureData, Panel
 from heatbath.runs.configs import RunConfig
@@ -122,6 +123,7 @@ class Experiment:
             asked = "" if seeds is None else f" --seeds {seeds}"
             missing.append(f"'heatbath reproduce {self.name} --scale {scale}{asked}' runs what is missing.")
         settings = {"scale": scale, **describe_runs(found.groups), **describe_margins(found.groups)}
+        remarks = self.remarks(scale)
         return FigureData(
             name=self.name,
             title=self.title,
@@ -129,6 +131,8 @@ class Experiment:
             panels=tuple(self.panels(found)),
             verdicts=(*judge(self.claims(found)), *judge(self.later_claims(found), planned=False)),
             errata=self.errata,
-            settings={**settings, **self.remarks(scale)},
+            settings={**settings, **remarks},
             missing=tuple(missing),
+            at_paper_scale={} if scale == "paper" else paper_scale_outcomes().get(self.name, {}),
+            unlike_the_paper=remarks.get("unlike the paper", "fewer and shorter runs"),
         )

@@ -13,11 +13,11 @@ from heatbath.draws import check_integer
 from heatbath.engine.options import Options
 from heatbath.paper import SCALES, Scale, calculations, find_experiments
 from heatbath.paper.claims import PAIRED_FROM
+from heatbath.paper.conclusion import open_report
 from heatbath.paper.experiments import Experiment, ProgressCallback
-from heatbath.report.panels import FigureData
+from heatbath.report.panels import FigureData, Judged
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import ENDED, Record
-from heatbath.stats.verdicts import Verdict
 
 _TRAINED, _COMPUTED = 0.85, 0.95  # the progress when calculations and when only the drawing are left
 _CHECKPOINT_SECONDS = 20.0  # what an interrupt may cost; more often would slow small runs down
@@ -45,7 +45,7 @@ class Reproduction:
     seconds: float
 
     @property
-    def verdicts(self) -> list[tuple[str, Verdict]]:
+    def verdicts(self) -> list[tuple[str, Judged]]:
         """Every verdict with the name of its figure."""
         return [(figure.name, verdict) for figure in self.figures for verdict in figure.verdicts]
 
@@ -145,7 +145,7 @@ def report_on(
     configs = list({c.run: c for e in experiments for c in e.configs(scale, seeds)}.values())
     figures = tuple(experiment.figure(records, scale, seeds, results) for experiment in experiments)
     about = _about(scale, configs, records, left_out)
-    return figures, page.write_report(figures, Path(out), about=about)
+    return figures, page.write_report(figures, Path(out), about=about, opening=open_report(figures, scale))
 
 
 def _choose(names: Sequence[str], scale: Scale) -> tuple[list[Experiment], list[str]]:

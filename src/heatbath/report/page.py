@@ -13,23 +13,24 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from heatbath.report.panels import FigureData, Panel, Series, to_csv
-from heatbath.stats.verdicts import Verdict
+from heatbath.report.claim_list import count_claims, label, list_claims, prose, summarize_claims
+from heatbath.report.panels import FigureData, Opening, Panel, Series, to_csv
 from heatbath.system.whole_files import write_together
 
-DIGITS = 7  # of a number in the page, as many as single precision knows; the CSV beside it has all
-_OUTCOMES = ("confirmed", "contradicted", "undecided")
-_UNBROKEN = re.compile(r"\b[np] = [\w.+-]*\w|[\d.]+e[+-]?\d+|[\d.]+ %")  # what no line of the page may tear apart
-_TITLE = "SGD with a random learning rate: what the paper says and what we find"
+_PLAIN = Opening("Results", "")
+DIGITS = 6  # of a number in the page; the CSV beside it has all
 
 
-def write_report(figures: Sequence[FigureData], folder: str | Path, *, about: Mapping[str, str]) -> Path:
+def write_report(
+    figures: Sequence[FigureData], folder: str | Path, *, about: Mapping[str, str], opening: Opening = _PLAIN
+) -> Path:
     """Write ``report.html``, ``verdicts.md`` and ``NAME.svg``, ``.png``, ``.pdf`` and ``.csv`` of each figure.
 
     The page alone is complete: it holds the data and makes the downloads itself. All appear when they are whole.
@@ -38,6 +39,7 @@ def write_report(figures: Sequence[FigureData], folder: str | Path, *, about: Ma
         figures: in the order of the page; their names become names of files.
         folder: where to write; made if need be.
         about: what was run, in words: settings, seeds, device, versions, time.
+        opening: what the page says first.
 
     Returns:
         The page.
@@ -53,7 +55,7 @@ def write_report(figures: Sequence[FigureData], folder: str | Path, *, about: Ma
                 plots.write_figure(picture, partial / f"{figure.name}.{kind}")
             (partial / f"{figure.name}.csv").write_text(to_csv(figure), encoding="utf-8")
         pdfs = {figure.name: (partial / f"{figure.name}.pdf").read_bytes() for figure in figures}
-        page = _page(figures, about=about, pdfs=pdfs)
+        page = _page(figures, about=about, pdfs=pdfs, opening=opening)
         (partial / "report.html").write_text(page, encoding="utf-8")
         (partial / "verdicts.md").write_text(verdict_table(figures), encoding="utf-8")
 
@@ -118,21 +120,23 @@ def _check_names(figures: Sequence[FigureData]) -> None:
             raise ValueError(f"no figure can be named {name!r}: {reason}")
 
 
-def _page(figures: Sequence[FigureData], *, about: Mapping[str, str], pdfs: Mapping[str, bytes]) -> str:
+def _page(
+    figures: Sequence[FigureData], *, about: Mapping[str, str], pdfs: Mapping[str, bytes], opening: Opening
+) -> str:
     source = files("heatbath.report") / "assets"
     script = "".join((source / name).read_text(encoding="utf-8") for name in ("plot.js", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = json.dumps([_figure_data(figure) for figure in figures], separators=(",", ":"))
     return Template((source / "template.html").read_text(encoding="utf-8")).substitute(
-        title=escape(_TITLE),
+        title=escape(opening.title),
         # The browser runs this script and no other, whatever the texts of the figures hold.
         script_hash=f"sha256-{digest}",
         script=script,
         css=(source / "page.css").read_text(encoding="utf-8"),
-        summary=escape(_summary(figures)),
-        verdicts=_verdict_table(figures),
+        opening=_opening(opening, figures),
+        claims=list_claims(figures),
         contents="\n".join(
-            f'<li><a href="#{figure.name}">{escape(_label(figure))}</a> {escape(figure.title)}</li>'
+            f'<li><a href="#{figure.name}">{escape(label(figure))}</a> {escape(figure.title)}</li>'
             for figure in figures
         ),
         about=_definitions(about),
@@ -149,12 +153,11 @@ def _figure_data(figure: FigureData) -> dict[str, Any]:
             "y_label": panel.y_label,
             "x_log": panel.x_log,
             "y_log": panel.y_log,
-            "alt": describe_panel(panel),
             "series": [_series_data(series) for series in panel.series],
         }
         for panel in figure.panels
     ]
-    return {"name": figure.name, "label": _label(figure), "panels": panels}
+    return {"name": figure.name, "label": label(figure), "panels": panels}
 
 
 def _series_data(series: Series) -> dict[str, Any]:
@@ -162,6 +165,8 @@ def _series_data(series: Series) -> dict[str, Any]:
     for key, values in (("x", series.x), ("y", series.y), ("low", series.low), ("high", series.high)):
         if values is not None:
             found[key] = [value if isinstance(value, str) else _short(value) for value in values]
+    if found["x"] == list(range(1, len(series.x) + 1)):
+        found["x"] = len(series.x)  # as of most curves, which have a value for each epoch
     return found
 
 
@@ -176,98 +181,58 @@ def _number(x: float | str) -> str:
     return x if isinstance(x, str) else f"{x:.4g}"
 
 
-def _label(figure: FigureData) -> str:
-    number = re.fullmatch(r"figure(\d+\w*)", figure.name)
-    return f"Figure {number[1]}" if number else figure.name.replace("_", " ").replace("-", " ").capitalize()
-
-
-def _summary(figures: Sequence[FigureData]) -> str:
-    outcomes = Counter[str](verdict.outcome for figure in figures for verdict in figure.verdicts)
-    counts = ", ".join(f"{outcomes[name]} {name}" for name in _OUTCOMES if outcomes[name])
-    total = sum(outcomes.values())
-    shown = f"{len(figures)} figure{'s' * (len(figures) != 1)}"
-    if not counts:
-        return f"{shown}, no claim judged yet."
-    unseen = sum(verdict.interval is None for figure in figures for verdict in figure.verdicts)
-    lacking = f" {unseen} of them for lack of runs." if unseen else ""
-    return f"{shown}, {total} claim{'s' * (total != 1)}: {counts}.{lacking}"
-
-
-def _verdict_table(figures: Sequence[FigureData]) -> str:
-    rows = [
-        '<tr role="row">'
-        f'<td role="cell"><a href="#{figure.name}">{escape(_label(figure))}</a></td>'
-        f'<td role="cell">{escape(verdict.claim)}</td>'
-        f'<td role="cell">{_badge(verdict)}</td>'
-        f'<td role="cell">{_prose(verdict.detail)}</td>'
-        f'<td role="cell" data-label="Margin">{_margin(verdict)}</td></tr>'
-        for figure in figures
-        for verdict in figure.verdicts
-    ]
-    if not rows:
-        return ""
-    names = ("Figure", "Claim", "Verdict", "Our numbers", "Margin")
-    head = "".join(f'<th role="columnheader" scope="col">{name}</th>' for name in names)
-    return (
-        '<h2 id="page-verdicts">Verdicts</h2>\n'
-        '<table class="verdict-table" role="table" aria-labelledby="page-verdicts">'
-        f'<thead role="rowgroup"><tr role="row">{head}</tr></thead>\n'
-        '<tbody role="rowgroup">' + "\n".join(rows) + "</tbody></table>"
-    )
-
-
-def _badge(verdict: Verdict) -> str:
-    needs = f' <span class="needs">{escape(verdict.needs)}</span>' if verdict.needs else ""
-    return f'<span class="badge {verdict.outcome}">{verdict.outcome}</span>{needs}'
-
-
-def _margin(verdict: Verdict) -> str:
-    return f"{verdict.margin:.4g}"
-
-
 def _section(figure: FigureData, pdf: bytes) -> str:
-    wide = " wide" if len(figure.panels) > 2 else ""
     link = f"data:application/pdf;base64,{base64.b64encode(pdf).decode()}"
-    label = escape(_label(figure))
+    name = escape(label(figure))
     panels = "\n".join(map(_panel, figure.panels))
-    verdicts = _block("Claims and verdicts", "".join(_verdict(verdict) for verdict in figure.verdicts))
     notes = _block("Missing", _list(figure.missing)) + _block("Errata", _list(figure.errata))
     notes += _block("Settings", _definitions(figure.settings) if figure.settings else "")
     return f"""<section class="figure" id="{figure.name}" aria-labelledby="{figure.name}-title">
-<h2 id="{figure.name}-title">{label}. {escape(figure.title)}</h2>
+<h2 id="{figure.name}-title">{name}. {escape(figure.title)}</h2>
 <p>{escape(figure.question)}</p>
-<div class="columns{wide}">
-<div class="plots">
-<ul class="legend" aria-label="Show and hide series of {label}"></ul>
+{count_claims(figure)}
+<ul class="legend" aria-label="Show and hide series of {name}"></ul>
 <div class="panels">{panels or "<p>There is nothing to draw yet.</p>"}</div>
 <p class="downloads"><span>Download</span>
-<a class="button" download="{figure.name}.pdf" href="{link}" aria-label="Download {label} as PDF">PDF</a></p>
-{"<details><summary>The numbers as a table</summary></details>" if figure.panels else ""}
-</div>
-<div class="side">{verdicts}</div>
+<a class="button" download="{figure.name}.pdf" href="{link}" aria-label="Download {name} as PDF">PDF</a></p>
+{"<details class='numbers'><summary>The numbers as a table</summary></details>" if figure.panels else ""}
 <div class="notes">{notes}</div>
-</div>
 </section>"""
 
 
+def _key_panels(figures: Sequence[FigureData], key: Sequence[tuple[str, int]]) -> str:
+    """The panels that are shown first; the script draws each from the data of its figure."""
+    by_name = {figure.name: figure for figure in figures}
+    known = [(by_name[name], number) for name, number in key if name in by_name]
+    shown = [(figure, number, figure.panels[number]) for figure, number in known if number < len(figure.panels)]
+    return "".join(
+        f'<div class="key-panel" data-figure="{figure.name}" data-panel="{number}">'
+        + _panel(replace(panel, title=f"{label(figure)}: {panel.title}", note=""))
+        + f'<p class="note"><a href="#{figure.name}">{escape(figure.title)}</a></p></div>'
+        for figure, number, panel in shown
+        if panel.series
+    )
+
+
+def _opening(opening: Opening, figures: Sequence[FigureData]) -> str:
+    source = ""
+    if opening.source is not None:
+        text, address = opening.source
+        source = f' <a href="{escape(address)}" rel="noreferrer">{escape(text)}</a>.'
+    parts = [f'<p class="lead">{escape(opening.asked)}{source}</p>'] if opening.asked else []
+    parts += [f'<p class="banner" role="note">{escape(opening.warning)}</p>'] if opening.warning else []
+    conclusion = " ".join(opening.conclusion) or summarize_claims(figures)
+    parts.append(f'<p class="conclusion">{escape(conclusion)}</p>')
+    panels = _key_panels(figures, opening.key)
+    return "\n".join(parts) + (f'<div class="panels key-plots">{panels}</div>' if panels else "")
+
+
 def _panel(panel: Panel) -> str:
-    foot = f'<p class="note">{_prose(panel.note)}</p>' if panel.note else ""
+    foot = f'<p class="note">{prose(panel.note)}</p>' if panel.note else ""
     return (
         f'<figure class="panel"><div class="panel-head"><h3>{escape(panel.title)}</h3></div>'
         f'<div class="canvas" role="img" aria-label="{escape(describe_panel(panel))}"></div>{foot}</figure>'
     )
-
-
-def _verdict(verdict: Verdict) -> str:
-    return (
-        f'<div class="verdict">{_badge(verdict)}<p><strong>{escape(verdict.claim)}</strong></p>'
-        f"<p>{_prose(verdict.detail)}</p></div>"
-    )
-
-
-def _prose(text: str) -> str:
-    """Words and numbers for the page, with numbers that stay on one line."""
-    return _UNBROKEN.sub(r'<span class="whole">\g<0></span>', escape(text))
 
 
 def _block(heading: str, content: str) -> str:

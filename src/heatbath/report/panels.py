@@ -6,9 +6,9 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from heatbath.stats.verdicts import Verdict
+from heatbath.stats.intervals import Interval
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,38 @@ class Panel:
     note: str = ""
 
 
+class Judged(Protocol):
+    """A verdict as the page shows it: a `heatbath.stats.verdicts.Verdict`, or a comparison of two groups."""
+
+    @property
+    def claim(self) -> str:
+        """What was asked, one sentence."""
+
+    @property
+    def outcome(self) -> str:
+        """One word."""
+
+    @property
+    def needs(self) -> str:
+        """What would settle it, if it is open."""
+
+    @property
+    def text(self) -> str:
+        """The outcome, and what would settle it."""
+
+    @property
+    def numbers(self) -> str:
+        """The numbers, in words."""
+
+    @property
+    def detail(self) -> str:
+        """The same with margin and p-value."""
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of what is judged; None where there is nothing to judge."""
+
+
 @dataclass(frozen=True)
 class FigureData:
     """All of one figure: what was asked, what was seen and what follows.
@@ -65,16 +97,41 @@ class FigureData:
         errata: what the paper got wrong here, a sentence each.
         settings: of the runs, in words: model, data, rate and so on.
         missing: what was asked for and is not there (yet), a sentence each.
+        at_paper_scale: outcomes by claim, for a page of another scale.
+        unlike_the_paper: why they may differ, in words.
     """
 
     name: str
     title: str
     question: str
     panels: tuple[Panel, ...]
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[Judged, ...] = ()
     errata: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    at_paper_scale: Mapping[str, str] = field(default_factory=dict)
+    unlike_the_paper: str = ""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a page says before its figures.
+
+    Attributes:
+        title: of the page.
+        asked: what was asked, in a sentence or two.
+        source: what the question comes from, a text and an address; None without one.
+        conclusion: the answer, a few sentences.
+        key: panels to show first, by the name of their figure and their number in it.
+        warning: what the page cannot show, if that has to be said.
+    """
+
+    title: str
+    asked: str
+    source: tuple[str, str] | None = None
+    conclusion: tuple[str, ...] = ()
+    key: tuple[tuple[str, int], ...] = ()
+    warning: str = ""
 
 
 def to_csv(figure: FigureData) -> str:

@@ -67,6 +67,11 @@ class Verdict:
         return f"needs {seeds_in_words(*self.seeds)}" if self.outcome == "undecided" and self.seeds is not None else ""
 
     @property
+    def numbers(self) -> str:
+        """Our numbers with their interval, or why nothing can be said."""
+        return str(self.evidence)
+
+    @property
     def text(self) -> str:
         """The outcome in words, such as ``undecided: needs about 40 seeds (27 to 81)``."""
         return f"{self.outcome}: {self.needs}" if self.needs else self.outcome

@@ -20,6 +20,12 @@ function addLegend(figure, holder) {
   }
 }
 
+// The names of a panel that stands alone, which has no buttons.
+function addKey(panel, holder) {
+  const names = panel.series.map(({ colour, style, name }) => make("li", {}, swatch(colour, new Set([style])), name));
+  holder.querySelector(".note").before(make("ul", { class: "names" }, ...names));
+}
+
 // All that the series of a colour are drawn as: dash and mark tell them apart where the colour does not.
 function swatch(colour, styles) {
   const shapes = {
@@ -130,6 +136,31 @@ function addDownloads(figure, holder) {
   holder.querySelector("span").after(...buttons);
 }
 
+// Claims: by verdict and by figure. A link to a claim opens it.
+
+function addFilters(section) {
+  const bar = section.querySelector(".filters"), select = bar.querySelector("select");
+  const buttons = [...bar.querySelectorAll("button")];
+  let outcome = "";
+  const filter = () => {
+    for (const button of buttons) button.setAttribute("aria-pressed", button.dataset.outcome === outcome);
+    for (const group of section.querySelectorAll(".claims")) {
+      const lines = [...group.querySelectorAll("li")];
+      for (const line of lines) line.hidden = outcome !== "" && line.dataset.outcome !== outcome;
+      group.hidden = (select.value !== "" && group.dataset.figure !== select.value) || lines.every((line) => line.hidden);
+    }
+  };
+  for (const button of buttons) button.addEventListener("click", () => { outcome = button.dataset.outcome; filter(); });
+  select.addEventListener("change", filter);
+  bar.hidden = false;
+  const open = () => {
+    const line = location.hash ? section.querySelector(`#${CSS.escape(location.hash.slice(1))}`) : null;
+    if (line?.matches("li")) line.querySelector("details").open = true;
+  };
+  addEventListener("hashchange", open);
+  open();
+}
+
 // Theme: that of the system until the reader chooses one.
 
 const system = matchMedia("(prefers-color-scheme: dark)");
@@ -148,6 +179,7 @@ system.addEventListener("change", setTheme);
 const PAPER_WIDTH = 340;
 const plots = [];
 addEventListener("beforeprint", () => {
+  for (const claim of document.querySelectorAll(".claims details")) claim.open = true;
   page.dataset.theme = "light";
   for (const plot of plots) plot.draw(PAPER_WIDTH);
 });
@@ -164,7 +196,11 @@ addEventListener("DOMContentLoaded", () => {
     setTheme();
   });
   setTheme();
+  const claims = document.getElementById("page-claims");
+  if (claims) addFilters(claims);
   for (const figure of JSON.parse(document.getElementById("page-data").textContent)) {
+    for (const one of figure.panels.flatMap((panel) => panel.series))
+      if (typeof one.x === "number") one.x = Array.from({ length: one.x }, (_, i) => i + 1);
     const section = document.getElementById(figure.name);
     figure.hidden = new Set();
     figure.buttons = section.querySelector(".legend");
@@ -172,9 +208,16 @@ addEventListener("DOMContentLoaded", () => {
     addLegend(figure, figure.buttons);
     const holders = section.querySelectorAll(".panel");
     figure.plots = figure.panels.map((panel, i) => new Plot(figure, panel, holders[i], i));
+    for (const key of document.querySelectorAll(`.key-panel[data-figure="${figure.name}"]`)) {
+      const panel = figure.panels[key.dataset.panel];
+      const plot = new Plot({ name: `key-${figure.name}`, hidden: new Set() }, panel, key.querySelector(".panel"), key.dataset.panel);
+      addKey(panel, key);
+      plots.push(plot);
+    }
     plots.push(...figure.plots);
+    for (const plot of figure.plots) showFromLink(plot);
     addDownloads(figure, section.querySelector(".downloads"));
-    const table = section.querySelector("details");
+    const table = section.querySelector(".numbers");
     table.addEventListener("toggle", () => fillTable(figure, table), { once: true });
   }
 });

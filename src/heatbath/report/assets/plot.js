@@ -83,11 +83,15 @@ class Plot {
   constructor(figure, panel, holder, index) {
     Object.assign(this, { figure, panel, holder, view: null, at: -1 });
     this.clip = `clip-${figure.name}-${index}`;
-    this.svg = draw("svg", { class: "plot", role: "img", tabindex: 0, "aria-label": panel.alt, height: HEIGHT });
+    this.svg = draw("svg", { class: "plot", role: "img", tabindex: 0, "aria-label": holder.querySelector(".canvas").ariaLabel, height: HEIGHT });
     this.tip = make("div", { class: "tip", "aria-hidden": "true", hidden: "" });
     this.reset = make("button", { type: "button", hidden: "" }, "Reset zoom");
     this.reset.addEventListener("click", () => this.show(null));
-    holder.querySelector(".panel-head").append(this.reset);
+    this.scale = make("button", { type: "button" });
+    this.scale.addEventListener("click", () => this.setLog(!this.y_log));
+    this.scale.hidden = !panel.series.length || panel.series.some((one) => one.y.some((y) => y !== null && y <= 0));
+    holder.querySelector(".panel-head").append(this.reset, this.scale);
+    this.y_log = panel.y_log;
     holder.querySelector(".canvas").replaceWith(this.svg);
     holder.append(this.tip);
     this.place();
@@ -97,7 +101,9 @@ class Plot {
 
   // Finds where each point stands; points that share a category stand side by side.
   place() {
-    const { series, x_log, y_log } = this.panel;
+    const { series, x_log } = this.panel, { y_log } = this;
+    this.scale.textContent = y_log ? "Linear" : "Log";
+    this.scale.setAttribute("aria-label", `Make the y axis of ${this.panel.title} ${y_log ? "linear" : "logarithmic"}`);
     const all = series.flatMap((one) => one.x);
     this.categories = all.some((x) => typeof x === "string") ? [...new Set(all.map(String))] : null;
     const u = (x) => (this.categories ? this.categories.indexOf(String(x)) : x_log ? Math.log10(x) : x);
@@ -126,7 +132,7 @@ class Plot {
     const sets = (seen.length ? seen : this.sets).map((set) => ({ ...set, points: set.points.filter(Boolean) }));
     const us = sets.flatMap((set) => set.points.map((p) => p.u));
     // Near zero an interval can reach many decades down on a logarithmic axis; it is cut where it says no more.
-    const floor = this.panel.y_log ? Math.min(...sets.flatMap((set) => set.points.map((p) => p.v))) - 0.5 : -Infinity;
+    const floor = this.y_log ? Math.min(...sets.flatMap((set) => set.points.map((p) => p.v))) - 0.5 : -Infinity;
     const vs = sets.flatMap((set) => set.points.flatMap((p) => [p.v, Math.max(p.low, floor), p.high])).filter(isFinite);
     const x = this.categories ? [-0.5, this.categories.length - 0.5] : pad(us, 0.03);
     return { x, y: pad(vs, 0.06) };
@@ -136,6 +142,13 @@ class Plot {
     this.view = view;
     this.reset.hidden = view === null;
     this.draw();
+    keepInLink(this);
+  }
+
+  setLog(log) {
+    this.y_log = log;
+    this.place();
+    this.show(null);
   }
 
   // Zooms by a factor about a point of the picture, given as fractions of the axes' lengths from the lower left.
@@ -151,7 +164,7 @@ class Plot {
   draw(width = this.holder.clientWidth) {
     if (!width) return;
     const { x, y } = this.view ?? this.extent();
-    const yTicks = (this.panel.y_log ? logTicks : linearTicks)(y, 6);
+    const yTicks = (this.y_log ? logTicks : linearTicks)(y, 6);
     const left = 30 + 7 * Math.max(...yTicks.map(([, label]) => label.length), 2);
     const w = width - left - 14;
     let xTicks, tilt = false, bottom = 46, taken = -Infinity;
@@ -256,6 +269,25 @@ class Plot {
   hide() {
     this.tip.hidden = true;
     this.over?.replaceChildren();
+  }
+}
+
+// The link of the page holds what is zoomed: for each plot its name, its axis, and the ends of both axes.
+function keepInLink({ clip, view, y_log, panel }) {
+  const link = new URLSearchParams(location.search);
+  const changed = view !== null || y_log !== panel.y_log;
+  if (changed) link.set(clip, [y_log ? "log" : "lin", ...(view ? [...view.x, ...view.y].map((end) => +end.toPrecision(5)) : [])].join(","));
+  else link.delete(clip);
+  try { history.replaceState(null, "", `${location.pathname}${link.size ? `?${link}` : ""}${location.hash}`); } catch { /* a frame may not */ }
+}
+
+function showFromLink(plot) {
+  const [scale, ...ends] = (new URLSearchParams(location.search).get(plot.clip) ?? "").split(",");
+  if (!scale) return;
+  if ((scale === "log") !== plot.y_log) plot.setLog(scale === "log");
+  if (ends.length === 4 && ends.every((end) => isFinite(Number(end)))) {
+    const [x0, x1, y0, y1] = ends.map(Number);
+    plot.show({ x: [x0, x1], y: [y0, y1] });
   }
 }
 

@@ -27,6 +27,7 @@ _DASHES: tuple[Any, ...] = (
     (0, (3, 3)),
 )
 _COLUMNS = 5
+_BAND = 90  # points of a band at most, which halves the file of a figure and is not seen
 _FEW = 5  # values of x that have a label each
 _MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -92,7 +93,8 @@ def plot_panel(panel: Panel, ax: Axes | None = None) -> Axes:
             alone = seen[1:-1] & ~seen[:-2] & ~seen[2:]  # between gaps, where no line shows it
             ax.plot(x[alone], y[alone], ".", color=colour)
             if whiskers is not None:
-                ax.fill_between(x, low, high, color=colour, alpha=0.17, linewidth=0)
+                seen = np.unique(np.linspace(0, len(x) - 1, min(len(x), _BAND)).astype(int))
+                ax.fill_between(x[seen], low[seen], high[seen], color=colour, alpha=0.17, linewidth=0)
         else:
             mark = _MARKS[series.colour % len(_MARKS)]
             ax.errorbar(x, y, whiskers, fmt=mark, color=colour, markersize=4.5, capsize=2, elinewidth=1.0, label=name)

@@ -1,0 +1,86 @@
+"""What the report says first: the question, the answer in four sentences, and the pictures that show it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+
+from heatbath.paper.groups import Scale
+from heatbath.report.panels import FigureData, Opening
+
+PAPER = (
+    "Daniele Musso, Stochastic gradient descent with random learning rate, arXiv:2003.06926",
+    "https://arxiv.org/abs/2003.06926",
+)
+PAPER_SCALE = "paper_scale.json"  # beside this module: the outcomes of the committed records, written by `make pages`
+_OUTCOMES = ("confirmed", "contradicted", "undecided")
+_ASKED = (
+    "The paper draws the learning rate of SGD at random for each mini-batch. Does that train better, and does a "
+    "temperature, T = l D / (2 C (1 - mu)), tell how a network trains? Each claim is tested on runs of many seeds. The "
+    "paper:"
+)
+# Of these findings the last three that there are runs of are told: a figure, words of its claim, the claim in short.
+_FINDINGS = (
+    (
+        "figure1",
+        "same test accuracy",
+        "constant, random and cyclic rates of equal mean bring the perceptron to the same test accuracy (figure 1)",
+    ),
+    (
+        "figure5",
+        "end at the same",
+        "runs of equal temperature learn alike (figure 5), but they also have the same summed rate",
+    ),
+    (
+        "fair-control",
+        "perceptron: random and constant at the same temperature, coupling gradient reach the same training",
+        "a random rate trains as the constant rate of equal temperature does, by the training loss of the perceptron",
+    ),
+    (
+        "figure4",
+        "higher final test accuracy than constant, from scratch",
+        "a random rate is better than a constant one on VGG16 (figure 4)",
+    ),
+)
+_KEY = (("figure5", 0), ("figure5", 1), ("figure4", 0), ("fair-control", 0))
+_WARNING = (
+    "This is the {scale} scale: the perceptron on 4,000 images of MNIST, for minutes on a CPU. It shows that all of it "
+    "runs, and how a network behaves that is far from trained out. It cannot decide the paper's claims, nor show "
+    "figures 2, 4 and 6. The verdict at the paper's scale stands beside each claim."
+)
+
+
+def open_report(figures: Sequence[FigureData], scale: Scale) -> Opening:
+    """Return what the page of these figures says first."""
+    outcomes = Counter(verdict.outcome for figure in figures for verdict in figure.verdicts)
+    counts = ", ".join(f"{outcomes[name]} {name}" for name in _OUTCOMES)
+    found = [sentence for finding in _FINDINGS if (sentence := _tell(figures, *finding))]
+    there = {figure.name: len(figure.panels) for figure in figures}
+    return Opening(
+        title="SGD with a random learning rate: what the paper says and what we find",
+        asked=_ASKED,
+        source=PAPER,
+        conclusion=(f"Of {outcomes.total()} claims: {counts}.", *found[-3:]) if outcomes else (),
+        key=tuple((name, panel) for name, panel in _KEY if panel < there.get(name, 0))[:3],
+        warning="" if scale == "paper" else _WARNING.format(scale=scale),
+    )
+
+
+@cache
+def paper_scale_outcomes() -> Mapping[str, Mapping[str, str]]:
+    """Return the outcomes at the paper's scale, by figure and claim."""
+    found: dict[str, dict[str, str]] = json.loads((files(__package__) / PAPER_SCALE).read_text(encoding="utf-8"))
+    return found
+
+
+def _tell(figures: Sequence[FigureData], name: str, words: str, claim: str) -> str:
+    """What is found of one claim, in a sentence; nothing where the figure is not there or has no runs."""
+    for figure in figures:
+        for verdict in figure.verdicts:
+            if figure.name == name and words in verdict.claim and verdict.interval is not None:
+                start = "It is undecided whether" if verdict.outcome == "undecided" else f"It is {verdict.outcome} that"
+                return f"{start} {claim}."
+    return ""
