@@ -81,6 +81,16 @@ def test_looks_stay_what_they_were_when_seeds_are_added():
     assert f"Decided at this look; {60 - decided.look.seeds} later seeds are not used." in found.sentence
 
 
+def test_diverged_runs_count_as_the_worst_that_a_look_has_seen():
+    a, b = normals(5, 20, mean=1.0), normals(6, 20)
+    a[2], b[15] = np.nan, -50.0
+    early, late = (hb.compare(a[:n], b[:n], looks=(10, 20), diverged="worst") for n in (10, 20))
+    assert early.a.values[2] == min(np.nanmin(a[:10]), b[:10].min())
+    assert late.look.number == 2
+    assert late.a.values[2] == -50.0
+    assert late.sentence.count("diverged and count as") == 1
+
+
 @pytest.mark.parametrize(
     ("n", "words"),
     [

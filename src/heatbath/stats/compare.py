@@ -117,8 +117,8 @@ def compare(
     check_probability("level", level, above=0.5)
     check_probability("power", power)
     plan = None if looks is None else plan_looks(looks)
-    metrics = [metric] if metric is None or isinstance(metric, str) else list(metric)
-    if not metrics or len(set(metrics)) != len(metrics):
+    metrics = [metric] if not isinstance(metric, Sequence) or isinstance(metric, str) else list(metric)
+    if not metrics or len(set(metrics)) != len(metrics) or not all(isinstance(one, str | None) for one in metrics):
         raise ValueError(f"metric must be a name or several different ones, got {metric!r}")
     sources = _name_groups(a, b, names)
     best = against == "best" and "best" not in sources
@@ -135,13 +135,16 @@ def compare(
             read = [read_sample(name, source, one) for name, source in sources.items()]
             label = one or read[0].metric
             lower = is_lower_better(label) if lower_is_better is None else lower_is_better
-            groups = dict(zip(sources, treat_diverged(read, diverged, lower_is_better=lower), strict=True))
+            # The worst of all numbers changes when seeds are added: a look takes the worst of those that it sees.
+            later = plan is not None and diverged == "worst"
+            treated = read if later else treat_diverged(read, diverged, lower_is_better=lower)
+            groups = dict(zip(sources, treated, strict=True))
             own = _read_margin(margin, label)
             for first, second in chosen:
                 x, y, by_seed, notes = pair(groups[first], groups[second], paired)
                 test = Comparison(label, x, y, own, by_seed, error, family, lower, power, None, notes)
                 charged = test if record is None else record.charge(test, looks)
-                found.append(charged if plan is None else look_at(charged, plan))
+                found.append(charged if plan is None else look_at(charged, plan, "worst" if later else "tell"))
                 if record is not None:
                     record.enter(test, looks, found[-1])
     if best:
@@ -149,7 +152,7 @@ def compare(
     return found[0] if b is not None and len(metrics) == 1 else Comparisons(tuple(found), level)
 
 
-def look_at(test: Comparison, plan: Sequence[Look]) -> Comparison:
+def look_at(test: Comparison, plan: Sequence[Look], diverged: str | float = "tell") -> Comparison:
     """Return a comparison at the first planned look that decides, or else at the last one that there are seeds for.
 
     What the looks see depends on the order of the seeds alone, so that they stay what they were when seeds are added.
@@ -162,8 +165,10 @@ def look_at(test: Comparison, plan: Sequence[Look]) -> Comparison:
             test, error=test.error * plan[0].share, a=test.a.take([]), b=test.b.take([]), notes=(*test.notes, note)
         )
     for look in due:
-        first = range(look.seeds)
-        seen = replace(test, a=test.a.take(first), b=test.b.take(first), error=test.error * look.share, look=look)
+        first = [group.take(range(look.seeds)) for group in (test.a, test.b)]
+        a, b = treat_diverged(first, diverged, lower_is_better=test.lower_is_better)
+        notes = (*test.notes, *a.notes[len(test.a.notes) :], *b.notes[len(test.b.notes) :])
+        seen = replace(test, a=a, b=b, notes=notes, error=test.error * look.share, look=look)
         if seen.verdict != "undecided":
             break
     rest = there - look.seeds
@@ -212,7 +217,7 @@ def _name_groups(a: Any, b: Any, names: tuple[str, str]) -> dict[str, Any]:
             raise ValueError(f"names must be two different ones, got {names!r}")
         return dict(zip(map(str, names), (a, b), strict=True))
     if not isinstance(a, Mapping) or any(value is None or isinstance(value, Real) for value in a.values()):
-        raise TypeError("compare needs two groups, or a mapping from names to groups")
+        raise TypeError("compare needs two groups, or a mapping from names to groups, such as records.groups('lr')")
     if len(a) < 2:
         raise ValueError(f"compare needs two groups or more, got {len(a)}")
     return {str(name): group for name, group in a.items()}

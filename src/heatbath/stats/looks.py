@@ -75,6 +75,8 @@ def recorded_looks(path: Path) -> Iterator[LookRecord]:
     Raises:
         OSError: the file is damaged, of a later version, or cannot be written.
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} for the record of looks")
     with open(path.with_name(f".{path.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         text = path.read_text() if path.exists() else json.dumps({"format": _FORMAT, "comparisons": {}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,9 +99,11 @@ def student_quantile(probability: float, df: float) -> float:
     return float(stdtrit(df, probability))
 
 
-def check_probability(name: str, value: float, above: float = 0.0) -> None:
+def check_probability(name: str, value: Any, above: float = 0.0) -> None:
     """Refuse a level or power that is none."""
-    if not above < value < 1.0:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a probability with {above:g} < {name} < 1, got {value!r}")
+    if not above < float(value) < 1.0:
         raise ValueError(f"{name} must be a probability with {above:g} < {name} < 1, got {value!r}")
 
 
