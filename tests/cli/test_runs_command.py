@@ -205,7 +205,7 @@ def test_merge_a_store_and_a_file(filled, tmp_path):
     assert out.splitlines() == [
         "other: 1 added, 0 improved, 1 known already",
         "third.jsonl.gz: 1 added, 0 improved, 0 known already",
-        f"  1 finished here and there with other numbers; ours were kept: {CONFIGS[1].run[:8]}",
+        f"  1 with other numbers here and there; ours were kept: {CONFIGS[1].run[:8]}",
     ]
     assert "other: 0 added, 0 improved, 2 known already" in filled("runs", "merge", "other")[1]
     assert filled("runs", "merge", "other", "--store", "fresh", "--create")[0] == 0
@@ -313,10 +313,25 @@ def test_resume_trains_a_damaged_run_again(filled, tmp_path):
     assert f"run {CONFIGS[0].run} was damaged in the store (its epoch 2 is missing) and is trained again\n" in err
     unreadable = err.splitlines()[-1]
     assert unreadable.startswith(f"heatbath: run {CONFIGS[1].run} in runs/heatbath.sqlite is damaged (its digest")
-    assert "): 'heatbath runs merge' takes it from a copy of the store" in unreadable
+    assert "): 'heatbath runs repair' keeps what is sound, 'heatbath runs merge' takes it from a copy" in unreadable
     with Store(tmp_path / "runs") as store:
         assert store.find(CONFIGS[0].run).status == "finished"
         store.add(CONFIGS[1:2])
+
+
+def test_repair_keeps_what_is_sound(filled, tmp_path):
+    assert filled("runs", "repair") == (0, "nothing to repair in runs: 7 runs, all sound\n", "")
+    change(tmp_path / "runs", "DELETE FROM epochs WHERE run = ? AND epoch = 2", CONFIGS[0].run)
+    change(tmp_path / "runs", "UPDATE runs SET config = '{}' WHERE run = ?", CONFIGS[1].run)
+    status, out, err = filled("runs", "repair")
+    assert status == 0
+    assert out.splitlines()[:2] == [
+        "5 runs whole in runs; the damaged database is kept as heatbath.sqlite.damaged",
+        f"  {CONFIGS[0].run} was damaged: 1 sound epoch kept",
+    ]
+    assert f"the configs of 1 run are lost; train them again: {CONFIGS[1].run}" in out + err
+    assert filled("runs", "list")[0] == 0
+    assert filled("runs", "repair", "--store", "nowhere")[0] == 2
 
 
 def test_a_damaged_store_is_not_merged_after_another(refused, filled, tmp_path):

@@ -10,7 +10,7 @@ from heatbath.runs.configs import RunConfig, sweep
 from heatbath.runs.export import write_lines
 from heatbath.runs.store import Store, Update
 from heatbath.system.locks import Owner
-from measured import ORIGIN, an_epoch
+from measured import ORIGIN, VERSIONS, an_epoch
 
 CONFIGS = sweep(RunConfig(epochs=3), seed=range(2))
 RUNS = [config.run for config in CONFIGS]
@@ -64,8 +64,8 @@ def test_a_damaged_row_is_named_and_harms_no_other(store, owner, damage):
     store.claim(RUNS, owner)
     store.save(owner, [Update(run, 0, EPOCHS, "finished") for run in RUNS])
     change_rows(store, f"{change} {'AND' if 'WHERE' in change else 'WHERE'} run = ?", RUNS[:1])
-    way_out = "" if damage in UNREADABLE else "'heatbath runs resume' trains it again, or "
-    words = rf"^run {RUNS[0]} in .*store/heatbath.sqlite is damaged \({reason}.*\): {way_out}'heatbath runs merge'"
+    way_out = "" if damage in UNREADABLE else "'heatbath runs resume' trains it again, "
+    words = rf"^run {RUNS[0]} in .*store/heatbath.sqlite is damaged \({reason}.*\): {way_out}'heatbath runs repair'"
     for read in (store.records, lambda: store.find(RUNS[0])):
         with pytest.raises(OSError, match=words):
             read()
@@ -74,30 +74,38 @@ def test_a_damaged_row_is_named_and_harms_no_other(store, owner, damage):
     assert len(store.find(RUNS[1]).epochs) == 3
 
 
+SOUND = {"middle": 1, "last": 2, "number": 1, "short": 2, "words": 0}  # epochs before the damage; all three elsewhere
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_run_is_replaced_by_asking_for_it_again_or_by_a_merge(store, owner, tmp_path, damage):
+def test_the_sound_epochs_of_a_damaged_run_are_kept(store, owner, tmp_path, damage):
+    """By asking for the run again, or by a merge, which brings the others."""
     change, reason = DAMAGES[damage]
     store.claim(RUNS, owner)
     store.save(owner, [Update(run, 0, EPOCHS, "finished") for run in RUNS])
     write_lines(store.records(), tmp_path / "lines.jsonl")
     before = store.records()
     spoil = f"{change} {'AND' if 'WHERE' in change else 'WHERE'} run = ?"
+    kept = SOUND.get(damage, 3)
 
     change_rows(store, spoil, RUNS[:1])
     assert [record.run for record in store.survey()[0]] == RUNS[1:]
-    ((run, told),) = store.add(CONFIGS).items()
+    ((run, damaged),) = store.add(CONFIGS).items()
     assert run == RUNS[0]
-    assert re.match(reason, told)
-    assert {record.run: (record.status, len(record.epochs)) for record in store.records()} == {
-        RUNS[0]: ("pending", 0),
-        RUNS[1]: ("finished", 3),
-    }
+    assert re.match(reason, damaged.reason)
+    records = store.records()
+    assert [(record.run, record.status) for record in records] == [
+        (RUNS[0], "finished" if kept == 3 else "pending"),
+        (RUNS[1], "finished"),
+    ]
+    assert records[0].epochs == before[0].epochs[:kept]
+    assert records[0].versions == ({} if reason == NO_FIT or not kept else VERSIONS), "the row vouched for its origin"
     assert store.add(CONFIGS) == {}
-    assert store.merge(tmp_path / "lines.jsonl").improved == 1
+    assert store.merge(tmp_path / "lines.jsonl").improved == (kept < 3)
 
     change_rows(store, spoil, RUNS[:1])
     merged = store.merge(tmp_path / "lines.jsonl")
-    assert (merged.added, merged.improved, merged.known) == (0, 1, 1)
+    assert (merged.added, merged.improved, merged.known) == (0, int(kept < 3), 1 + int(kept == 3))
     assert {record.run: record.status for record in store.records()} == {record.run: "finished" for record in before}
 
 

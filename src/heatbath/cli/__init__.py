@@ -26,6 +26,7 @@ from heatbath.cli.reproduce import reproduce_figures
 from heatbath.cli.runs import app as runs_app
 from heatbath.cli.screens import printing
 from heatbath.cli.simulate import simulate_landscape
+from heatbath.cli.store_files import export_runs, merge_stores, repair_store
 from heatbath.cli.thermostat import print_temperature
 from heatbath.cli.train import train_networks
 from heatbath.cli.transfer import transfer_recipe
@@ -42,7 +43,10 @@ app.command("thermostat", short_help="Knobs to temperature, and back.")(print_te
 app.command("simulate", short_help="SGD on a landscape, in pictures.")(simulate_landscape)
 app.command("measure", short_help="The noise and temperature of a training.")(measure_network)
 app.command("train", short_help="Train networks and keep the results.")(train_networks)
-app.add_typer(runs_app, name="runs", short_help="List, show, resume, merge, export results.")
+runs_app.command("merge", short_help="Take over the runs of other stores.")(merge_stores)
+runs_app.command("export", short_help="Write runs to a file.")(export_runs)
+runs_app.command("repair", short_help="Save what is sound in a damaged store.")(repair_store)
+app.add_typer(runs_app, name="runs", short_help="List, show, resume, merge, export, repair results.")
 app.command("compare", short_help="Is A better than B? Verdicts on groups of runs.")(compare_runs)
 app.command("race", short_help="Train until it is decided which recipe is better.")(race_arms)
 app.command("transfer", short_help="A recipe at another batch size or momentum, and its proof.")(transfer_recipe)

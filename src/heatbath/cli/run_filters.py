@@ -1,20 +1,23 @@
-"""Which runs of a store a command is about: the options, and the runs that fit them."""
+"""Which store, and which of its runs, a command is about: the options, and the runs that fit them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from heatbath.cli.screens import either
+from heatbath.cli.screens import either, folder_option
 from heatbath.data.image_sets import DATASETS, OLD_SPLIT
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.protocols import parse_protocol
 from heatbath.runs.records import STATUSES, Record
+from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
 from heatbath.tasks.registry import networks
 
+ExistingStore = Annotated[Path, folder_option("--store", "The folder of the store.")]
 ModelFilter = Annotated[
     str | None, typer.Option("--model", metavar="NAME", help=f"Only those of {either(networks())}.")
 ]
@@ -51,6 +54,22 @@ def select_runs(
         if value is not None and value not in allowed[name]:
             raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(allowed[name])}")
     return [record for record in records if status in (None, record.status)]
+
+
+def open_store(store: Path) -> Store:
+    """To be read; a store that is not there is not made."""
+    if store.is_dir() and (store / Store.FILE).exists():
+        return Store(store, read_only=True)
+    if store.is_dir() and exported_files(store):
+        hint = f"its files of 'runs export' become one by 'heatbath runs merge {store} --create --store runs'"
+    else:
+        hint = "name one with --store, or make one with 'heatbath train'"
+    raise FileNotFoundError(f"there is no store in {store}; {hint}")
+
+
+def runs_in_words(number: int) -> str:
+    """Return so many runs."""
+    return "1 run" if number == 1 else f"{number} runs"
 
 
 def _protocol_filter(protocol: str | None) -> Callable[[RunConfig], bool]:

@@ -139,8 +139,10 @@ def _train(
         introduce_tasks(left, results, tally)
         if chosen.device == "cpu":
             warn_of_long_work(left, tally, options)
-        for run, reason in results.add(configs.values()).items():
-            tally.say(f"run {run} was damaged in the store ({reason}) and is trained again")
+        for run, damage in results.add(configs.values()).items():
+            whole = len(damage.epochs) >= configs[run].epochs
+            what = "; all its epochs are sound, and it counts as finished" if whole else " and is trained again"
+            tally.say(f"run {run} was damaged in the store ({damage.reason}){what}")
         campaign = Campaign(results, configs.values(), chosen, tally, options.stack)
         try:
             campaign.finish()

@@ -114,9 +114,9 @@ def write_parquet(records: Iterable[Record], path: str | os.PathLike[str]) -> No
         parquet.write_table(table, file)
 
 
-def same_curves(a: Record, b: Record) -> bool:
-    """Return whether two records of one run agree to the digits that `write_lines` keeps."""
-    return _curves(a) == _curves(b)
+def rounded_curves(record: Record) -> dict[str, list[float]]:
+    """Return the curves of a record to the digits that `write_lines` keeps."""
+    return {name: [_rounded(value) for value in record.curve(name)] for name in record.curves}
 
 
 def _line(record: Record) -> bytes:
@@ -127,7 +127,7 @@ def _line(record: Record) -> bytes:
         "status": "pending" if record.status == "running" else record.status,
         "origins": record.origins,
         "seconds": _rounded(record.seconds),
-        "curves": _curves(record),
+        "curves": rounded_curves(record),
     }
     return json.dumps({**values, "digest": digest(values)}, separators=(",", ":")).encode() + b"\n"
 
@@ -135,10 +135,6 @@ def _line(record: Record) -> bytes:
 def digest(values: Mapping[str, Any]) -> str:
     """Return what vouches for all else in a line."""
     return blake2b(json.dumps(values, separators=(",", ":")).encode(), digest_size=16).hexdigest()
-
-
-def _curves(record: Record) -> dict[str, list[float]]:
-    return {name: [_rounded(value) for value in record.curve(name)] for name in record.curves}
 
 
 def _rounded(value: float) -> float:

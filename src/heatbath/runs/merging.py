@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from heatbath.runs.export import same_curves
+from heatbath.runs.export import rounded_curves
 from heatbath.runs.records import Record
 
 Verdict: TypeAlias = Literal["added", "improved", "differing", "busy", "known"]
@@ -19,7 +19,7 @@ class Merged:
     """What a merge did: how many runs were new here, got better, were known already; and which were left alone.
 
     Attributes:
-        differing: finished here and there, with other numbers; ours were kept.
+        differing: with other numbers here and there, as far as both go; ours were kept.
         busy: being trained here; merge again when they have ended.
     """
 
@@ -33,13 +33,15 @@ class Merged:
 def judge(ours: Record | None, theirs: Record) -> Verdict:
     """Return what a merge does with their record of a run.
 
-    A finished run beats a diverged or partial one, and a longer one a shorter one.
+    Of two records that agree as far as both go the longer one is better. That a run has diverged is a statement of
+    its own, which stands where its next epoch would.
     """
     if ours is None:
         return "added"
-    if ours.status == theirs.status == "finished":
-        return "known" if same_curves(ours, theirs) else "differing"
-    if _rank(theirs) <= _rank(ours):
+    mine, other = _statements(ours), _statements(theirs)
+    if any(a != b for a, b in zip(mine, other, strict=False)):
+        return "differing"
+    if len(other) <= len(mine):
         return "known"
     return "busy" if ours.status == "running" else "improved"
 
@@ -54,6 +56,8 @@ def count(verdicts: Iterable[tuple[str, Verdict]]) -> Merged:
     return Merged(counts["added"], counts["improved"], counts["known"], differing, busy)
 
 
-def _rank(record: Record) -> tuple[bool, int, bool]:
-    """What beats what: finished first, then the longer, then the diverged one, which will get no longer."""
-    return record.status == "finished", len(record.epochs), record.status == "diverged"
+def _statements(record: Record) -> list[object]:
+    """What a record says, epoch by epoch, to the digits that an export keeps."""
+    curves = rounded_curves(record)
+    epochs: list[object] = [dict(zip(curves, numbers, strict=True)) for numbers in zip(*curves.values(), strict=True)]
+    return [*epochs, "diverged"] if record.status == "diverged" else epochs

@@ -7,19 +7,21 @@ manifest counts the runs, so that one whose row is gone is missed.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from heatbath.runs import packing
 from heatbath.runs.configs import RunConfig, read_config
-from heatbath.runs.records import ENDED, NOT_A_RECORD, Epoch, Origin, Record, check_record, join_origins
+from heatbath.runs.records import ENDED, METRICS, NOT_A_RECORD, Epoch, Origin, Record, check_record, join_origins
 
 APPLICATION, VERSION = 0x68656174, 2  # "heat"
 TABLES = {
@@ -83,10 +85,30 @@ _MARKS = ", ".join("?" * (len(Row._fields) + 1))
 
 @dataclass(frozen=True)
 class Damage:
-    """What is wrong with the rows of a run, and its config where that can still be read."""
+    """What is wrong with the rows of a run, and what is sound of them.
+
+    Attributes:
+        reason: what is wrong.
+        config: None where it cannot be read.
+        epochs: the first ones, up to the first that is damaged or missing.
+        seconds: 0 where the row does not vouch for them.
+    """
 
     reason: str
     config: RunConfig | None
+    epochs: tuple[Epoch, ...] = ()
+    seconds: float = 0.0
+
+    def mend(self, config: RunConfig) -> Record:
+        """Return a record of what is sound: finished if no epoch is lacking, or else pending."""
+        epochs = self.epochs[: config.epochs]
+        status = "finished" if len(epochs) == config.epochs else "pending"
+        record = Record(config, status, epochs, self.seconds, epochs[-1].origin if epochs else {})
+        try:
+            check_record(record)
+        except NOT_A_RECORD:
+            return Record(config, "pending")
+        return record
 
 
 @dataclass(frozen=True)
@@ -112,8 +134,20 @@ class Selection:
                 now = "pending" if row.status == "running" and row.owner not in alive else row.status
                 records.append(_to_record(row, now, self.epochs.get(row.run, ())))
             except NOT_A_RECORD as error:
-                damaged[row.run] = Damage(str(error), readable_config(row.run, row.config))
+                damaged[row.run] = self._examine(row, digest, str(error))
         return records, damaged
+
+    def _examine(self, row: Row, digest: bytes, reason: str) -> Damage:
+        """Find what is sound of a damaged run. The names of its metrics may be among what is not."""
+        fits = row.fits(digest)
+        found = self.epochs.get(row.run, ())
+        packed = [content for k, (_, number, content) in enumerate(found, start=1) if k == number]
+        origins = packing.read_origins(row.origins) if fits else []
+        names = [METRICS[:4], METRICS]
+        with suppress(*NOT_A_RECORD):
+            names.append(tuple(json.loads(row.metrics)))
+        epochs = max((packing.unpack(row.run, each, packed, origins) for each in names), key=len)
+        return Damage(reason, readable_config(row.run, row.config), tuple(epochs), row.seconds if fits else 0.0)
 
 
 def select(connection: sqlite3.Connection, runs: Iterable[str] | None) -> Selection:
@@ -168,7 +202,7 @@ def insert_rows(connection: sqlite3.Connection, rows: Sequence[Row], digest: byt
     """Add rows of runs that are not there; by default with the digests that fit."""
     insert = f"INSERT INTO runs ({_COLUMNS}) VALUES ({_MARKS})"
     connection.executemany(insert, [(*row, row.digest if digest is None else digest) for row in rows])
-    _count(connection, [row.run for row in rows], 1)
+    _count(connection, [row.run for row in rows])
 
 
 def insert_epochs(connection: sqlite3.Connection, run: str, first: int, epochs: Sequence[Epoch]) -> None:
@@ -210,17 +244,9 @@ def cut(connection: sqlite3.Connection, row: Row, count: int) -> Row:
 def overwrite(connection: sqlite3.Connection, record: Record) -> None:
     """Put a record into the place of what is there of its run."""
     (created,) = connection.execute("SELECT created FROM runs WHERE run = ?", (record.run,)).fetchone()
-    write_rows(connection, [to_row(record, created, time.time())])
+    write_rows(connection, [to_row(record, time_or_now(created), time.time())])
     connection.execute("DELETE FROM epochs WHERE run = ?", (record.run,))
     insert_epochs(connection, record.run, 0, record.epochs)
-
-
-def remove(connection: sqlite3.Connection, runs: Iterable[str]) -> None:
-    """Remove all rows of some runs."""
-    names = list(runs)
-    for table in ("epochs", "runs"):
-        connection.executemany(f"DELETE FROM {table} WHERE run = ?", [(run,) for run in names])
-    _count(connection, names, -1)
 
 
 def refuse(damaged: Mapping[str, Damage], database: Path) -> None:
@@ -230,9 +256,29 @@ def refuse(damaged: Mapping[str, Damage], database: Path) -> None:
         OSError: the message names the run, and what to do.
     """
     for run, damage in damaged.items():
-        again = "'heatbath runs resume' trains it again, or " if damage.config else ""
-        advice = f"{again}'heatbath runs merge' takes it from a copy of the store"
-        raise OSError(f"run {run} in {database} is damaged ({damage.reason}): {advice}")
+        advice = "'heatbath runs repair' keeps what is sound, 'heatbath runs merge' takes it from a copy of the store"
+        again = "'heatbath runs resume' trains it again, " if damage.config else ""
+        raise OSError(f"run {run} in {database} is damaged ({damage.reason}): {again}{advice}")
+
+
+def from_page(values: Sequence[object]) -> tuple[Row, bytes]:
+    """Return a row and its digest from what a page has of them: a whole number in the place of any other."""
+    columns: list[Any] = [
+        float(value) if name in ("seconds", "created", "updated") and isinstance(value, int) else value
+        for name, value in zip((*Row._fields, "digest"), values, strict=True)
+    ]
+    return Row(*columns[:-1]), columns[-1]
+
+
+def is_run_name(name: str) -> bool:
+    """Return whether a run may be called so."""
+    return re.fullmatch("[0-9a-f]{16}", name) is not None
+
+
+def time_or_now(value: object) -> float:
+    """Return a time that may be damaged, or else the present one."""
+    now = time.time()
+    return value if isinstance(value, float) and 0.0 <= value <= now else now
 
 
 def to_row(record: Record, created: float, updated: float | None = None) -> Row:
@@ -274,17 +320,18 @@ def _to_record(row: Row, status: str, rows: Sequence[tuple[str, int, bytes]]) ->
     return record
 
 
-def _count(connection: sqlite3.Connection, runs: Sequence[str], sign: int) -> None:
-    """Enter runs into the manifest, or take them out."""
+def _count(connection: sqlite3.Connection, runs: Sequence[str]) -> None:
+    """Enter runs into the manifest."""
     count, names = connection.execute("SELECT runs, names FROM manifest").fetchone()
-    connection.execute("UPDATE manifest SET runs = ?, names = ?", (count + sign * len(runs), _mix(runs, names)))
+    connection.execute("UPDATE manifest SET runs = ?, names = ?", (count + len(runs), _mix(runs, names)))
 
 
 def _check_manifest(connection: sqlite3.Connection, runs: Sequence[str]) -> None:
     expected = connection.execute("SELECT runs, names FROM manifest").fetchall()
     if expected != [(len(runs), _mix(runs))]:
         count = expected[0][0] if len(expected) == 1 else "an unknown number of"
-        raise OSError(f"the store is damaged: it lists {count} runs and has {len(runs)}; put back a copy of it")
+        told = f"it lists {count} runs and has {len(runs)}"
+        raise OSError(f"the store is damaged: {told}; 'heatbath runs repair' saves these")
 
 
 def _mix(runs: Iterable[str], names: str = "0" * 16) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,15 +155,15 @@ class Store:
         query = "SELECT run, status FROM runs"
         return dict(self.database.read(lambda connection: connection.execute(query).fetchall()))
 
-    def add(self, configs: Iterable[RunConfig]) -> dict[str, str]:
+    def add(self, configs: Iterable[RunConfig]) -> dict[str, rows.Damage]:
         """Ask for runs; those that are here stay as they are.
 
-        Only those whose rows are damaged lose them, to be trained again; what was wrong with them is returned.
+        Of those whose rows are damaged the sound epochs are kept; what was wrong with them is returned.
         """
-        asked = list(configs)
+        asked = {config.run: config for config in configs}
         with self.database.transaction() as connection:
-            damaged = self._remove_damaged(connection, [config.run for config in asked])[1]
-            rows.insert_runs(connection, asked)
+            _, damaged = self._mend(connection, asked)
+            rows.insert_runs(connection, asked.values())
         return damaged
 
     def claim(self, runs: Iterable[str], owner: Owner) -> dict[str, int]:
@@ -211,8 +211,8 @@ class Store:
     def merge(self, other: str | os.PathLike[str]) -> merging.Merged:
         """Take over the runs of another store, or of a file of `heatbath.runs.export.write_lines`; neither is changed.
 
-        Twice is as good as once. A finished run beats a diverged or partial one, and a longer one a shorter one; also
-        in a file that has a run twice. All beat a run whose rows are damaged.
+        Twice is as good as once. A longer record takes the place of a shorter one with the same numbers, also in a file
+        that has a run twice. Where the numbers differ, ours are kept, and the run is told.
         """
         source = Path(other)
         if source.exists() and not source.is_dir():
@@ -222,9 +222,7 @@ class Store:
                 theirs = opened.records()
         verdicts: list[tuple[str, merging.Verdict]] = []
         with self.database.transaction() as connection:
-            records, damaged = self._remove_damaged(connection, [record.run for record in theirs])
-            ours = {record.run: record for record in records}
-            ours |= {their.run: Record(their.config, "pending") for their in theirs if their.run in damaged}
+            ours, _ = self._mend(connection, {record.run: record.config for record in theirs})
             rows.insert_runs(connection, [record.config for record in theirs])
             for their in theirs:
                 verdict = merging.judge(ours.get(their.run), their)
@@ -237,11 +235,11 @@ class Store:
     def _is_alive(self, owner: str) -> bool:
         return is_alive(self.owners, owner)
 
-    def _remove_damaged(
-        self, connection: sqlite3.Connection, runs: Sequence[str]
-    ) -> tuple[list[Record], dict[str, str]]:
-        """Remove what cannot be read of some runs; return the records of the others, and what was wrong with these."""
-        selected = rows.select(connection, runs)
+    def _mend(
+        self, connection: sqlite3.Connection, configs: Mapping[str, RunConfig]
+    ) -> tuple[dict[str, Record], dict[str, rows.Damage]]:
+        """Put what is sound of some runs into the place of what is damaged; return the records, and what was wrong."""
+        selected = rows.select(connection, configs)
         records, damaged = selected.sort_out(self._is_alive)
         busy = {
             row.run: damaged[row.run]
@@ -249,8 +247,10 @@ class Store:
             if row.run in damaged and row.owner and self._is_alive(row.owner)
         }
         rows.refuse(busy, self.database.named)
-        rows.remove(connection, damaged)
-        return records, {run: damage.reason for run, damage in damaged.items()}
+        mended = {run: damage.mend(configs[run]) for run, damage in damaged.items()}
+        for record in mended.values():
+            rows.overwrite(connection, record)
+        return {record.run: record for record in records} | mended, damaged
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def create(database: Path, schema: str) -> None:
         raise FileNotFoundError(
             f"{error.filename} is a link to a folder that is not there: make that folder, or remove the link"
         ) from None
-    with _locked(folder):
+    with locked(folder):
         _remove_unfinished(folder)
         if database.exists():
             return
@@ -165,7 +165,8 @@ def _remove_unfinished(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
+    """Let no other process make or exchange a database in a folder meanwhile."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         lock(handle, folder)

@@ -1,0 +1,145 @@
+"""Saves what is sound in the database of a store, however damaged that is."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from itertools import count, takewhile
+from pathlib import Path
+
+from heatbath.runs import old_rows, rows
+from heatbath.runs.records import Record
+from heatbath.runs.store import Store
+from heatbath.system import sqlite_files, sqlite_pages
+from heatbath.system.locks import is_alive
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What a repair found.
+
+    Attributes:
+        whole: how many runs are as they were.
+        mended: of the runs that were damaged, how many epochs are kept; those that lack none have ended.
+        lost: the runs whose config cannot be read: they have to be asked for again.
+        damaged: where the damaged database is now; None if there was nothing to repair.
+    """
+
+    whole: int
+    mended: dict[str, int]
+    lost: tuple[str, ...]
+    damaged: Path | None
+
+
+def repair(store: Path) -> Repaired:
+    """Put every run whose digest holds, and the sound epochs of the others, into a new database.
+
+    The damaged one is kept beside it. A store that has no damage stays as it is.
+
+    Raises:
+        OSError: there is no store, a process is at work in it, or it is of heatbath 0.1.0, which kept no digests.
+    """
+    database, owners = store / Store.FILE, store / "owners"
+    if not database.is_file():
+        raise FileNotFoundError(f"there is no store in {store}")
+    if any(is_alive(owners, file.stem) for file in owners.glob("*.lock")):
+        raise OSError(f"a process is at work in {store}: end it first")
+    with sqlite_files.locked(store), tempfile.TemporaryDirectory(dir=store, prefix=".new-") as place:
+        content = _whole_content(database, Path(place))
+        if int.from_bytes(content[60:64]) == old_rows.VERSION and content.startswith(b"SQLite format 3\0"):
+            raise OSError(f"{database} is of heatbath 0.1.0, which kept no digests: put back a copy of it")
+        found, lost = _read(content)
+        records, damaged = found.sort_out(lambda _owner: False)
+        mended = {run: damage.mend(damage.config) for run, damage in damaged.items() if damage.config is not None}
+        lost |= damaged.keys() - mended.keys()
+        kept = {run: len(record.epochs) for run, record in mended.items()}
+        if not damaged and not lost and _is_readable(store, len(records)):
+            return Repaired(len(records), {}, (), None)
+        new = Path(place) / "new.sqlite"
+        _write(new, found, {record.run: record for record in records} | mended, mended.keys())
+        return Repaired(len(records), kept, tuple(sorted(lost)), _exchange(database, new))
+
+
+def _whole_content(database: Path, place: Path) -> bytes:
+    """The file, with what is only in the write-ahead log so far."""
+    copy = place / "new.sqlite-copy"
+    for suffix in ("", "-wal"):
+        with suppress(FileNotFoundError):
+            shutil.copyfile(f"{database}{suffix}", f"{copy}{suffix}")
+    with suppress(sqlite3.Error), closing(sqlite3.connect(copy)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = copy.read_bytes()
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{copy}{suffix}").unlink(missing_ok=True)
+    return content
+
+
+def _read(content: bytes) -> tuple[rows.Selection, set[str]]:
+    """The rows of runs, of each the latest sound one, and of their epochs; and runs of which there are epochs alone."""
+    heads: dict[str, tuple[int, rows.Row, bytes]] = {}
+    numbers: dict[str, dict[int, set[bytes]]] = {}
+    for rowid, values in sqlite_pages.scan(content):
+        if len(values) == len(rows.Row._fields) + 1 and isinstance(values[0], str):
+            row, digest = rows.from_page(values)
+            before = heads.get(row.run)
+            if before is None or _rank(row, digest) > _rank(*before[1:]):
+                heads[row.run] = rowid, row, digest
+        elif len(values) == 3 and isinstance(values[0], str) and isinstance(values[2], bytes):
+            run, number, packed = values
+            if isinstance(number, int):
+                numbers.setdefault(str(run), {}).setdefault(number, set()).add(packed)  # type: ignore[arg-type]
+    epochs = {run: [(run, number, packed) for number, packed in _unique(found)] for run, found in numbers.items()}
+    ordered = [(row, digest) for _, row, digest in sorted(heads.values(), key=lambda head: head[0])]
+    return rows.Selection(ordered, epochs), {run for run in numbers.keys() - heads.keys() if rows.is_run_name(run)}
+
+
+def _unique(found: dict[int, set[bytes]]) -> Iterable[tuple[int, bytes]]:
+    """The epochs from the first on, up to the first that is missing, or of which there are two."""
+    for number in takewhile(lambda number: len(found.get(number, ())) == 1, count(1)):
+        yield number, next(iter(found[number]))
+
+
+def _rank(row: rows.Row, digest: bytes) -> tuple[bool, float]:
+    sound = row.fits(digest)
+    return sound, row.updated if sound else 0.0
+
+
+def _is_readable(store: Path, runs: int) -> bool:
+    try:
+        with Store(store, read_only=True) as opened:
+            return len(opened.records()) == runs
+    except OSError:
+        return False
+
+
+def _write(new: Path, found: rows.Selection, records: dict[str, Record], mended: Iterable[str]) -> None:
+    with closing(sqlite3.connect(new)) as connection:
+        connection.executescript(rows.SCHEMA)
+        with sqlite_files.transaction(connection):
+            for row, _ in found.runs:
+                if row.run not in records:
+                    continue
+                record = records[row.run]
+                if row.run in mended:
+                    row = rows.to_row(record, rows.time_or_now(row.created))
+                row = row._replace(status="pending" if row.status == "running" else row.status, owner=None)
+                rows.insert_rows(connection, [row])
+                rows.insert_epochs(connection, row.run, 0, record.epochs)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _exchange(database: Path, new: Path) -> Path:
+    """Put the new database into the place of the damaged one, of which there is a copy before that."""
+    names = (database.with_name(f"{database.name}.damaged{f'-{k}' * (k > 1)}") for k in count(1))
+    kept = next(name for name in names if not name.exists())
+    for suffix in ("-wal", ""):
+        with suppress(FileNotFoundError):
+            shutil.copy2(f"{database}{suffix}", f"{kept}{suffix}")
+    for suffix in ("-wal", "-shm"):  # they belong to the damaged one
+        Path(f"{database}{suffix}").unlink(missing_ok=True)
+    new.replace(database)
+    return kept
