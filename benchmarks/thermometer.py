@@ -2,7 +2,7 @@
 
     python benchmarks/thermometer.py [--device cpu|cuda] [--seconds 20] [--threads N] [--json FILE]
 
-Three numbers for each model, on batches of 256 random images:
+Three numbers for each model, on batches of 256 random images, or for the Transformer (with AdamW) of 16 random texts:
 
 * ``reading``: a step with a reading over a step without, taken in turn; median with a 95 % bootstrap interval.
 * ``idle``: what the two calls cost at a step without a reading, timed one by one between the parts of a step, as their
@@ -20,17 +20,16 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import heatbath as hb
 from heatbath.thermometry.thermometer import Thermometer
 
-BATCH_SIZE = 256
 Step = Callable[[], None]
 
 
@@ -101,15 +100,15 @@ def time_model(name: str, device: torch.device, seconds: float) -> dict[str, flo
 def time_idle(name: str, device: torch.device, rounds: int) -> float:
     """The seconds that a step without a reading spends on the thermometer's two calls; the median."""
     training = Training(name, device, 10**9)
-    thermometer, loss_fn, times = training.thermometer, nn.functional.cross_entropy, []
+    thermometer, times = training.thermometer, []
     assert thermometer is not None
     thermometer.remove()  # what it does after a step is called here, by hand
     for _ in range(rounds):
         training.optimizer.zero_grad()
         start = time.perf_counter()
-        thermometer.observe(loss_fn, training.inputs, training.targets)
+        thermometer.observe(training.loss_fn, training.inputs, training.targets)
         before = time.perf_counter() - start
-        loss_fn(training.model(training.inputs), training.targets).backward()
+        training.loss_fn(training.model(training.inputs), training.targets).backward()
         training.optimizer.step()
         start = time.perf_counter()
         thermometer._after_step(training.optimizer, (), {})
@@ -131,7 +130,7 @@ def peak_memory(name: str, device: torch.device) -> dict[str, float]:
             peaks.append(float(torch.cuda.max_memory_allocated()))
         else:
             training.optimizer.zero_grad()  # what is freed within must have been allocated within
-            peaks.append(resident_bytes(name) + profiled_peak(training))
+            peaks.append(training.resident_bytes() + profiled_peak(training))
         del training
     return {"memory": peaks[1] / peaks[0], "memory_mib": peaks[0] / 2**20}
 
@@ -145,34 +144,38 @@ def profiled_peak(step: Step) -> float:
     return float(np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]).max())
 
 
-def resident_bytes(name: str) -> float:
-    """The batch, the weights and their velocities."""
-    weights = sum(p.numel() for p in MODELS[name]().parameters())
-    return 4.0 * (2 * weights + BATCH_SIZE * 784)
-
-
 class Training:
     """A step of training without a thermometer (None), with one at its default interval (0) or at another."""
 
     def __init__(self, name: str, device: torch.device, interval: int | None) -> None:
         torch.manual_seed(0)
-        self.model = MODELS[name]().to(device)
-        self.optimizer = hb.RandomSGD(self.model.parameters(), 5e-3, momentum=0.9)
+        make_model, make_batch, make_optimizer = MODELS[name]
+        self.model = make_model().to(device)
+        self.optimizer = make_optimizer(self.model.parameters())
         self.thermometer = None
         if interval is not None:
             settings: dict[str, Any] = {"interval": interval} if interval else {}
             self.thermometer = Thermometer(self.model, self.optimizer, **settings)
-        self.inputs = torch.randn(BATCH_SIZE, 1, 28, 28, device=device)
-        self.targets = torch.randint(10, (BATCH_SIZE,), device=device)
+        self.inputs, self.targets = (tensor.to(device) for tensor in make_batch())
 
     def __call__(self) -> None:
         """Take one step."""
-        loss_fn = nn.functional.cross_entropy
         self.optimizer.zero_grad()
         if self.thermometer is not None:
-            self.thermometer.observe(loss_fn, self.inputs, self.targets)
-        loss_fn(self.model(self.inputs), self.targets).backward()
+            self.thermometer.observe(self.loss_fn, self.inputs, self.targets)
+        self.loss_fn(self.model(self.inputs), self.targets).backward()
         self.optimizer.step()
+
+    @staticmethod
+    def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean over images, or over tokens."""
+        return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+    def resident_bytes(self) -> float:
+        """The batch, the weights and what the optimizer keeps of them."""
+        state = [tensor for state in self.optimizer.state.values() for tensor in state.values()]
+        tensors = [self.inputs, self.targets, *self.model.parameters(), *state]
+        return float(sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor)))
 
 
 def perceptron() -> nn.Module:
@@ -185,7 +188,33 @@ def cnn() -> nn.Module:
     return nn.Sequential(*first, *second, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1152, 10))
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"perceptron": perceptron, "cnn": cnn}
+def transformer() -> nn.Module:
+    layers = [nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, batch_first=True, norm_first=True) for _ in range(2)]
+    return nn.Sequential(nn.Embedding(WORDS, WIDTH), *layers, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS))
+
+
+def images() -> tuple[Tensor, Tensor]:
+    return torch.randn(256, 1, 28, 28), torch.randint(10, (256,))
+
+
+def texts() -> tuple[Tensor, Tensor]:
+    return torch.randint(WORDS, (16, 64)), torch.randint(WORDS, (16, 64))
+
+
+def random_sgd(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    return hb.RandomSGD(parameters, 5e-3, momentum=0.9)
+
+
+def adamw(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, 1e-3)
+
+
+WIDTH, WORDS = 128, 1000  # of the Transformer
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]], Callable[..., Any]]] = {
+    "perceptron": (perceptron, images, random_sgd),
+    "cnn": (cnn, images, random_sgd),
+    "transformer": (transformer, texts, adamw),
+}
 
 
 def timed(step: Step, steps: int, device: torch.device) -> float:

@@ -11,6 +11,7 @@ import torch
 import torchmetrics
 from hosts import EPOCHS, Perceptron, Samples, batches, weights
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins import MixedPrecision
 from plain_loops import assert_close, in_pairs, measure_plainly, random_sgd
 from torch import nn
 from torch.utils.data import DataLoader
@@ -71,6 +72,17 @@ def test_mixed_precision():
     history, end = measure_plainly(context=partial(torch.autocast, "cpu", torch.bfloat16))
     assert_close(callback.history, history)
     torch.testing.assert_close(weights(module), end)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_scaled_losses(accumulation):
+    module, callback = Module(), ThermometerCallback(interval=2)
+    plugin = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=256.0))
+    fit(module, callback, plugins=[plugin], accumulate_grad_batches=accumulation)
+    steps = in_pairs() if accumulation == 2 else None
+    history, end = measure_plainly(context=partial(torch.autocast, "cpu", torch.float16), steps=steps)
+    torch.testing.assert_close(weights(module), end, rtol=0, atol=1e-3)
+    assert_close(callback.history, history, relative=0.02)
 
 
 def test_clipping_is_seen():

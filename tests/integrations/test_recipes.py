@@ -66,7 +66,10 @@ def test_accelerate(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = follow("Accelerate", model=Perceptron(), loader=batches())
     assert torch.equal(weights(names["model"]), oracle(6))
-    assert any((tmp_path / "checkpoint").iterdir())
+    assert len(names["thermometer"].history) == 3
+    assert names["thermometer"].temperature > 0
+    saved = torch.load(tmp_path / "checkpoint" / "custom_checkpoint_0.pkl")
+    assert saved == names["thermometer"].state_dict()
 
 
 def test_transformers(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def train(folder, *callbacks, **settings):
 
 def test_readings_are_those_of_a_plain_loop(tmp_path):
     callback = ThermometerCallback(interval=2)
-    trainer = train(tmp_path, callback)
+    trainer = train(tmp_path, callback, eval_strategy="steps", eval_steps=3)
     history, end = measure_plainly()
     assert len(history) == 6
     assert callback.history == history
