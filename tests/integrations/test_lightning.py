@@ -105,6 +105,22 @@ def test_a_resumed_training_goes_on_with_the_same_readings(tmp_path):
     assert json.loads(json.dumps(callback.state_dict())) == callback.state_dict()
 
 
+def test_a_state_of_other_groups_is_told_and_left():
+    class InTwoGroups(Module):
+        def configure_optimizers(self):
+            first, *others = self.parameters()
+            return random_sgd([{"params": [first]}, {"params": others}])
+
+    callback = ThermometerCallback(interval=2)
+    fit(Module(), callback, max_epochs=1)
+    callback.load_state_dict(callback.state_dict())
+    with pytest.warns(
+        RuntimeWarning, match="begins anew: the state dict is of 1 parameter groups, this optimizer has 2"
+    ):
+        fit(InTwoGroups(), callback)
+    assert [reading["step"] for reading in callback.history] == [2, 4, 6, 8, 10, 12]
+
+
 class Eventful(Module):
     """A step with everything that a second call of it could disturb."""
 

@@ -41,13 +41,16 @@ class Watch:
         self.thermometer, loaded, self._loaded = None, self._loaded, None
         settings = {key: value for key, value in found.items() if value is not None} | self.settings
         try:
-            thermometer = QuietThermometer(model, optimizer, **settings)
-            if loaded is not None:
-                thermometer.load_state_dict(loaded)
+            self.thermometer = QuietThermometer(model, optimizer, **settings)
         except Exception as error:
             self.refuse(_one_line(error))
-        else:
-            self.thermometer, self._passed_on = thermometer, len(thermometer.history)
+            return
+        try:
+            if loaded is not None:
+                self.thermometer.load_state_dict(loaded)
+        except Exception as error:
+            warnings.warn(f"the thermometer begins anew: {_one_line(error)}", RuntimeWarning, stacklevel=2)
+        self._passed_on = len(self.thermometer.history)
 
     def refuse(self, reason: str) -> None:
         """Measure nothing, and say why."""
