@@ -28,14 +28,14 @@ class CurrentDraw(NamedTuple):
         law: of the multiplier; `Constant` if nothing draws.
         coupling: where the multiplier enters.
         multiplier: that of the last step.
-        lr: the group's rate without the multiplier.
+        lr: the group's rate without the multiplier; None in a group that names none.
         is_in_gradients: whether ``p.grad`` already holds the multiplier.
     """
 
     law: Law
     coupling: Coupling
     multiplier: float | Tensor
-    lr: float | Tensor
+    lr: Any
     is_in_gradients: bool = False
 
 
@@ -44,7 +44,7 @@ def current_draw(optimizer: Optimizer, group: dict[str, Any]) -> CurrentDraw:
     if "law" in group and group["law"].variance > 0.0:  # a constant one leaves the draws to others
         return CurrentDraw(group["law"], group["coupling"], group["multiplier"], group["lr"])
     source: DrawSource | None = getattr(optimizer, "heatbath_draws", None)
-    return CurrentDraw(_CONSTANT, "update", 1.0, group["lr"]) if source is None else source.current_draw(group)
+    return CurrentDraw(_CONSTANT, "update", 1.0, group.get("lr")) if source is None else source.current_draw(group)
 
 
 class DrawSource(ABC):

@@ -73,7 +73,7 @@ class Randomizer(DrawSource):
 
     def current_draw(self, group: dict[str, Any]) -> CurrentDraw:
         """Return the draw of a group's last step."""
-        lr = next((lr for multiplied, lr in self._own if multiplied is group), group["lr"])
+        lr = next((lr for multiplied, lr in self._own if multiplied is group), group.get("lr"))
         return CurrentDraw(self.law, self.coupling, self.multiplier, lr, self.coupling == "gradient")
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from heatbath.thermometry.containers import leaves, map_leaves
-from heatbath.thermometry.micro_batches import RootMetric
+from heatbath.thermometry.micro_batches import squares_of
 from heatbath.thermometry.per_sample import call_with, innermost
 from heatbath.thermometry.step_statistics import gram
 
@@ -26,11 +26,13 @@ class Halves(NamedTuple):
     """What the halves of a batch gave.
 
     Attributes:
-        rows: ``tr(S1)``, ``|g|^2`` and ``tr(P S1)`` of each group.
+        rows: ``tr(S1)`` and ``|g|^2`` of each group.
+        spreads: the part of ``tr(S1)`` in each component of a parameter, by its ``id``, if that was asked for.
         loss: the mean loss.
     """
 
     rows: list[Tensor]
+    spreads: dict[int, Tensor]
     loss: Tensor
 
 
@@ -45,7 +47,7 @@ def compare_halves(
     groups: list[list[Tensor]],
     loss_of_batch: LossOfBatch,
     batch: Any,
-    root_metric: RootMetric | None = None,
+    keeps_spreads: bool = False,
     checks_loss: bool = True,
 ) -> Halves:
     """Return the noise of a batch's gradient; the sample that is left over of an odd one is not used.
@@ -83,24 +85,20 @@ def compare_halves(
                 _refuse_sum(float(run(partial(loss_of, 0, 2 * half))), float(one), float(two))
     with torch.no_grad():
         pairs = zip(parameters, first, second, strict=True)
-        found = {id(p): (p, g1, g2) for p, g1, g2 in pairs if g1 is not None and g2 is not None}
-        rows = [_compare([found[id(p)] for p in group if id(p) in found], half, root_metric) for group in groups]
-    return Halves(rows, 0.5 * (one + two))
+        found = {id(p): (g1, g2) for p, g1, g2 in pairs if g1 is not None and g2 is not None}
+        rows = [_compare([found[id(p)] for p in group if id(p) in found], half) for group in groups]
+        spreads = (
+            {key: squares_of(g1 - g2).mul_(0.5 * half) for key, (g1, g2) in found.items()} if keeps_spreads else {}
+        )
+    return Halves(rows, spreads, 0.5 * (one + two))
 
 
-def _compare(pairs: list[tuple[Tensor, Tensor, Tensor]], half: int, root_metric: RootMetric | None) -> Tensor:
-    plain = gram(pair[1:] for pair in pairs)
-    if plain is None:  # the loss does not depend on this group
-        return torch.zeros(3, dtype=torch.float64)
-    weighted = plain
-    if root_metric is not None:
-        roots = ((root_metric(p), g1, g2) for p, g1, g2 in pairs)
-        found = gram((g1, g2) if root is None else (g1 * root, g2 * root) for root, g1, g2 in roots)
-        assert found is not None
-        weighted = found
-    # |g1 - g2|^2 has the mean 2 tr(S1) / half
-    distances = [0.5 * half * (g[0, 0] + g[1, 1] - 2.0 * g[0, 1]) for g in (plain, weighted)]
-    return torch.stack([distances[0], plain[0, 1], distances[1]])
+def _compare(pairs: list[tuple[Tensor, Tensor]], half: int) -> Tensor:
+    total = gram(pairs)
+    if total is None:  # the loss does not depend on this group
+        return torch.zeros(2, dtype=torch.float64)
+    distance = total[0, 0] + total[1, 1] - 2.0 * total[0, 1]  # |g1 - g2|^2, of mean 2 tr(S1) / half
+    return torch.stack([0.5 * half * distance, total[0, 1]])
 
 
 def _cut(batch: Any, size: int, part: slice) -> Any:

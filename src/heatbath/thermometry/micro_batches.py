@@ -6,7 +6,7 @@ If a gradient is the mean of ``M`` gradients ``g_i`` of equal small batches, the
     tr(S1)/C = (small - whole) / (M - 1),             |g|^2 = (M whole - small) / (M - 1)            are unbiased.
 
 The whole is looked at when a backward pass ends, before anybody clips it. With a metric ``P`` the same holds of
-``tr(P S1)``, with squares weighted by ``P``.
+``tr(P S1)``, with squares weighted by ``P``: the one with which the step was taken, so the squares wait for it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Variable
 from torch.utils.hooks import unserializable_hook
 
+from heatbath.thermometry.moments import widened
+from heatbath.thermometry.per_sample import as_real
 from heatbath.thermometry.step_statistics import gram
 
-RootMetric = Callable[[Tensor], Tensor | None]  # P^(1/2) of a parameter, None for 1
-
-
-class Squares(NamedTuple):
-    """The squared length of a gradient, and the one weighted by the metric."""
-
-    plain: float
-    weighted: float
+Weigh = Callable[[Tensor, Tensor], Tensor]  # a parameter and numbers of its shape to their sum, weighted by its metric
 
 
 class GradientParts:
@@ -42,17 +37,18 @@ class GradientParts:
 
     Args:
         groups: the parameters, by group.
-        root_metric: what the weighted squares are weighted by; None if they are not asked for.
+        keeps_squares: whether `weighted` will be asked for; it takes the memory of one gradient more.
 
     Attributes:
-        whole: for each group, the squares of the gradients when the last pass ended; None before the first.
+        whole: for each group, the squared length of the gradient when the last pass ended; None before the first.
     """
 
-    def __init__(self, groups: list[list[Tensor]], root_metric: RootMetric | None) -> None:
-        self._groups, self._root_metric = groups, root_metric
+    def __init__(self, groups: list[list[Tensor]], keeps_squares: bool) -> None:
+        self._groups, self._keeps_squares = groups, keeps_squares
         self._is_paused, self._only_counts, self._is_queued = False, False, False
-        self._incoming: dict[int, tuple[Tensor, Tensor | None]] = {}  # |h|^2, and |.grad|^2 before h is added to it
-        self._seen: dict[int, Tensor] = {}  # the sums of |h_i|^2 and the number of the h_i, for each parameter
+        self._incoming: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}  # |h|^2, |.grad|^2 before it, h^2
+        self._seen: dict[int, Tensor] = {}  # the sum of |h_i|^2 and the number of the h_i, for each parameter
+        self._squares: dict[int, Tensor] = {}  # the sum of h_i^2, component by component
         self.whole: list[Tensor] | None = None
         self._hooks: list[Any] = []
         for p in (p for parameters in groups for p in parameters):
@@ -77,43 +73,32 @@ class GradientParts:
         finally:
             self._is_paused = False
 
-    def gather(self) -> tuple[list[Squares], float]:
+    def gather(self) -> tuple[list[float], float]:
         """Return ``sum_i |h_i|^2`` by group and the number of parts ``h_i``, over all passes.
 
         A backward pass begins at the output. A parameter that has been seen more often than the first one is seen
         several times in a pass (in reentrant checkpoints), not with a whole ``h_i`` each: the sums are then ``nan``.
         """
-        sums, passes = [[0.0, 0.0] for _ in self._groups], []
+        sums, passes = [0.0 for _ in self._groups], []
         owners = {id(p): index for index, group in enumerate(self._groups) for p in group if p.grad is not None}
         device = next((p.device for group in self._groups for p in group), torch.device("cpu"))
         if seen := {key: row.to(device) for key, row in self._seen.items() if key in owners}:
-            for key, (plain, weighted, count) in zip(seen, torch.stack([*seen.values()]).tolist(), strict=True):
-                sums[owners[key]][0] += plain
-                sums[owners[key]][1] += weighted
-                passes += [count] if plain else []  # a gradient of zero does not tell whether it was zeroed
+            for key, (square, count) in zip(seen, torch.stack([*seen.values()]).tolist(), strict=True):
+                sums[owners[key]] += square
+                passes += [count] if square else []  # a gradient of zero does not tell whether it was zeroed
         if passes and passes[0] < max(passes):
-            sums = [[math.nan, math.nan] for _ in self._groups]
-        return [Squares(*pair) for pair in sums], max(passes, default=0.0)
+            sums = [math.nan for _ in self._groups]
+        return sums, max(passes, default=0.0)
+
+    def weighted(self, weigh: Weigh) -> list[float]:
+        """Return ``sum_i |h_i|^2`` by group, weighted by a metric."""
+        return add_up(weigh, self._groups, lambda p: self._squares.get(id(p)) if p.grad is not None else None)
 
     def squares_now(self) -> list[Tensor]:
-        """Return the squares of the gradients as they are, a row for each group."""
+        """Return the squared length of each group's gradient as it is."""
         with torch.no_grad():
-            return [self._squares([p for p in group if p.grad is not None]) for group in self._groups]
-
-    def _squares(self, parameters: list[Tensor]) -> Tensor:
-        grads = [(p, p.grad.detach()) for p in parameters if p.grad is not None]
-        plain = gram([grad] for _, grad in grads)
-        if plain is None:
-            return torch.zeros(2, dtype=torch.float64)
-        if self._root_metric is None:
-            return plain[0].repeat(2)
-        weighted = gram([self._weigh(p, grad)] for p, grad in grads)
-        assert weighted is not None
-        return torch.cat([plain[0], weighted[0]])
-
-    def _weigh(self, parameter: Tensor, grad: Tensor) -> Tensor:
-        root = None if self._root_metric is None else self._root_metric(parameter)
-        return grad if root is None else grad * root
+            found = [gram([p.grad.detach()] for p in group if p.grad is not None) for group in self._groups]
+        return [torch.zeros((), dtype=torch.float64) if total is None else total[0, 0] for total in found]
 
     def _see(self, reference: weakref.ref[Tensor], grad: Tensor) -> None:
         parameter = reference()
@@ -123,24 +108,26 @@ class GradientParts:
             # Whether earlier passes are still there: a first one need not ask.
             earlier = parameter.grad if id(parameter) in self._seen else None
             left = None if earlier is None else _square(earlier)
-            if self._only_counts:
-                squares = torch.ones(2, device=grad.device)
-            elif self._root_metric is None:
-                squares = _square(grad).repeat(2)
-            else:
-                squares = torch.stack([_square(grad), _square(self._weigh(parameter, grad))])
-            self._incoming[id(parameter)] = squares, left
+            square = torch.ones((), device=grad.device) if self._only_counts else _square(grad)
+            keeps = self._keeps_squares and not self._only_counts
+            self._incoming[id(parameter)] = square, left, squares_of(grad) if keeps else None
 
     def _add(self, parameter: Tensor) -> None:
         """Count what has become part of ``parameter.grad``; `torch.autograd.grad` comes by as well, and is not."""
-        if (arrived := self._incoming.pop(id(parameter), None)) is None:
+        key = id(parameter)
+        if (arrived := self._incoming.pop(key, None)) is None:
             return
-        squares, left = arrived
-        row = torch.cat([squares, squares.new_ones(1)])
+        square, left, squares = arrived
+        row = torch.stack([square, torch.ones_like(square)])
         if left is not None:
-            before = self._seen[id(parameter)]
-            row += torch.where((left > 0.0) | (before[0] == 0.0), before, 0.0)
-        self._seen[id(parameter)] = row
+            before = self._seen[key]
+            is_there = (left > 0.0) | (before[0] == 0.0)
+            row += torch.where(is_there, before, 0.0)
+            if squares is not None and key in self._squares:
+                squares.add_(torch.where(is_there, self._squares[key], 0.0))
+        self._seen[key] = row
+        if squares is not None:
+            self._squares[key] = squares
         if not self._is_queued:
             self._is_queued = True
             _when_backward_ends(partial(_when_backward_ends, self._look))  # after what others, as DDP, have queued
@@ -157,6 +144,17 @@ def compare_parts(squares: float, whole: float, count: float, scale: float) -> t
     """
     small = count * squares / scale**2
     return (small - whole) / (count - 1), (count * whole - small) / (count - 1)
+
+
+def squares_of(gradient: Tensor) -> Tensor:
+    """Return the squares of the components, in at least single precision; a complex one has two."""
+    return widened(as_real(gradient.to_dense() if gradient.is_sparse else gradient)).square()
+
+
+def add_up(weigh: Weigh, groups: list[list[Tensor]], numbers: Callable[[Tensor], Tensor | None]) -> list[float]:
+    """Return the weighted sums of some numbers of each parameter, by group."""
+    rows = [[weigh(p, x) for p in group if (x := numbers(p)) is not None] for group in groups]
+    return [float(torch.stack(row).sum()) if row else 0.0 for row in rows]
 
 
 def _square(gradient: Tensor) -> Tensor:

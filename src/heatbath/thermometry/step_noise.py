@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from heatbath.thermometry.batch_halves import Halves, LossOfBatch, batch_length, compare_halves
-from heatbath.thermometry.micro_batches import GradientParts, RootMetric, Squares, compare_parts
+from heatbath.thermometry.micro_batches import GradientParts, add_up, compare_parts, squares_of
 from heatbath.thermometry.per_sample import innermost
-from heatbath.thermometry.step_rules import StepRule
+from heatbath.thermometry.step_rules import AdamRule, StepRule
 from heatbath.thermometry.step_statistics import widest
 
 
@@ -26,14 +26,14 @@ class NoiseSample(NamedTuple):
     Attributes:
         rows: ``tr(S1)`` (``tr(S1)/C`` where ``C`` is not known) and ``|g|^2`` of each group; empty if the step tells
             nothing.
-        heats: ``tr(P S1)`` of each group, likewise; empty also if there is no metric ``P`` yet.
+        heats: ``tr(P S1)`` of each group, likewise, with the metric ``P`` of the step; empty also if it has none.
         size: the samples ``C`` in the step, if they were counted.
         clipping: the length of the gradient that the optimizer saw over that of the backward passes.
         squares: the squared lengths of the gradients that the optimizer saw, by group.
         loss: the mean over the ranks; ``nan`` if nobody told it.
     """
 
-    rows: list[list[float]]
+    rows: list[tuple[float, float]]
     heats: list[float]
     size: int | None
     clipping: float
@@ -106,10 +106,8 @@ class StepNoise:
         self._model, self._optimizer, self._ranks = model, optimizer, ranks
         self.groups = trainable(optimizer)
         self.loss: Tensor | None = None
-        self._root_metric = _metric_of(optimizer, rule)
-        members = (p for group in self.groups for p in group)
-        self._knows_metric = self._root_metric is None or all(self._root_metric(p) is not None for p in members)
-        self._parts = GradientParts(self.groups, self._root_metric)
+        self._rule = rule if isinstance(rule, AdamRule) else None  # in whose coordinates squares have to be weighed
+        self._parts = GradientParts(self.groups, keeps_squares=self._rule is not None)
         self._halves: Halves | None = None
         self._sizes: list[int] = []  # of the batches that it was called with
 
@@ -122,9 +120,8 @@ class StepNoise:
             warnings.warn("a reading fell on a batch of one, which has no two halves", RuntimeWarning, stacklevel=3)
             return
         with self._parts.paused():
-            self._halves = compare_halves(
-                self._model, self.groups, loss_of_batch, batch, self._root_metric, checks_loss=is_first
-            )
+            keeps_spreads = self._rule is not None
+            self._halves = compare_halves(self._model, self.groups, loss_of_batch, batch, keeps_spreads, is_first)
         self.loss = self._halves.loss if self.loss is None else self.loss
         self._parts.only_count()
 
@@ -140,38 +137,55 @@ class StepNoise:
             multipliers: by which somebody else multiplied the gradients of each group before the step.
             known_size: the samples in a step, if they are known.
         """
-        seen = [row.tolist() for row in self._parts.squares_now()]
+        self._owners = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
+        seen = [float(square) for square in self._parts.squares_now()]
+        has_changed = _identities(self.groups) != _identities(trainable(self._optimizer))
         sums, count = self._parts.gather()
+        weighted = [] if self._rule is None or has_changed else self._parts.weighted(self._weigh)
         # Of the batches that `observe` was called with, the last ones are in the step; others were skipped.
         size: float = sum(self._sizes[-max(int(count), 1) :])
         loss = math.nan if self.loss is None else float(self.loss)
         if self._ranks.size > 1:
-            count, size, loss, *flat = self._ranks.add([count, size, loss, *(x for pair in sums for x in pair)])
-            loss /= self._ranks.size
-            sums = [Squares(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
-        nothing = NoiseSample([], [], int(size) or None, 1.0, [row[0] for row in seen], loss)
-        if _identities(self.groups) != _identities(trainable(self._optimizer)):
-            return nothing  # parameters have come or gone since they were looked at
-        factors = [multiplier**-2 if multiplier else math.nan for multiplier in multipliers]
-        after = [[factor * number for number in row] for factor, row in zip(factors, seen, strict=True)]
+            count, size, loss, *both = self._ranks.add([count, size, loss, *sums, *weighted])
+            loss, sums, weighted = loss / self._ranks.size, both[: len(sums)], both[len(sums) :]
+        sample = NoiseSample([], [], int(size) or None, 1.0, seen, loss)
+        if has_changed:
+            return sample  # parameters have come or gone since they were looked at
+        after = [
+            square / multiplier**2 if multiplier else math.nan
+            for square, multiplier in zip(seen, multipliers, strict=True)
+        ]
         before = after
         if self._parts.whole is not None and self._ranks.averages_in_backward:
-            before = [[number / scale**2 for number in row.tolist()] for row in self._parts.whole]
-        nothing = nothing._replace(clipping=_length_ratio(before, after))
+            before = [float(square) / scale**2 for square in self._parts.whole]
+        sample = sample._replace(clipping=_length_ratio(before, after))
         if self._halves is not None:
-            return self._sample(nothing, [row.tolist() for row in self._halves.rows])
-        if count < 2 or any(math.isnan(number) for pair in (*sums, *before) for number in pair):
-            return nothing
-        rows, times, whole_scale = [], known_size or nothing.size or 1, self._ranks.size * scale
-        for sum_, whole in zip(sums, before, strict=True):
-            noise, squared = compare_parts(sum_.plain, whole[0], count, whole_scale)
-            heat, _ = compare_parts(sum_.weighted, whole[1], count, whole_scale)
-            rows.append([times * noise, squared, times * heat])
-        return self._sample(nothing, rows)
+            return self._from_halves(sample, self._halves)
+        if count < 2 or any(math.isnan(number) for number in (*sums, *before)):
+            return sample
+        times, scale = known_size or sample.size or 1, self._ranks.size * scale
+        rows = [compare_parts(*pair, count, scale) for pair in zip(sums, before, strict=True)]
+        heats = [noise for noise, _ in rows]
+        if self._rule is not None:
+            # The whole as it was before: what the optimizer saw, less the multiplier and the clipping.
+            shrinks = [sample.clipping * multiplier for multiplier in multipliers]
+            wholes = add_up(self._weigh, self.groups, lambda p: None if p.grad is None else squares_of(p.grad))
+            pairs = zip(weighted, wholes, shrinks, strict=True)
+            heats = [compare_parts(w, whole / c**2, count, scale)[0] for w, whole, c in pairs if c]
+        rows = [(times * noise, squared) for noise, squared in rows]
+        return sample._replace(rows=rows, heats=[times * heat for heat in heats] if len(heats) == len(rows) else [])
 
-    def _sample(self, rest: NoiseSample, rows: list[list[float]]) -> NoiseSample:
-        heats = [row[2] for row in rows] if self._knows_metric else []
-        return rest._replace(rows=[row[:2] for row in rows], heats=heats)
+    def _from_halves(self, sample: NoiseSample, halves: Halves) -> NoiseSample:
+        rows = [(float(trace), float(squared)) for trace, squared in halves.rows]
+        if self._rule is None:
+            return sample._replace(rows=rows, heats=[trace for trace, _ in rows])
+        heats = add_up(self._weigh, self.groups, lambda p: None if p.grad is None else halves.spreads.get(id(p)))
+        return sample._replace(rows=rows, heats=heats)
+
+    def _weigh(self, parameter: Tensor, numbers: Tensor) -> Tensor:
+        assert self._rule is not None
+        root = self._rule.root_metric(self._owners[id(parameter)], parameter)
+        return (numbers * root.square()).sum(dtype=widest(numbers.device))
 
 
 def trainable(optimizer: Optimizer) -> list[list[Tensor]]:
@@ -183,15 +197,8 @@ def _identities(groups: list[list[Tensor]]) -> list[list[int]]:
     return [[id(p) for p in group] for group in groups]
 
 
-def _metric_of(optimizer: Optimizer, rule: StepRule | None) -> RootMetric | None:
-    if rule is None or not rule.has_metric:
-        return None
-    owners = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    return torch.no_grad()(lambda p: rule.root_metric(owners[id(p)], p))
-
-
-def _length_ratio(before: list[list[float]], after: list[list[float]]) -> float:
+def _length_ratio(before: list[float], after: list[float]) -> float:
     """The length of the second gradient over that of the first; 1 if rounding alone makes the difference."""
-    squares = [sum(row[0] for row in rows) for rows in (before, after)]
+    squares = sum(before), sum(after)
     ratio = math.sqrt(squares[1] / squares[0]) if squares[0] > 0.0 and math.isfinite(sum(squares)) else 1.0
     return 1.0 if abs(ratio - 1.0) < 1e-3 else ratio

@@ -21,6 +21,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from heatbath.laws import Coupling, Law
 from heatbath.optim.draw_sources import current_draw, hooked_optimizer
 from heatbath.optim.random_sgd import RandomSGD
+from heatbath.thermometry.per_sample import as_real
 from heatbath.thermostat import Thermostat
 
 _SGD_KNOBS = {"lr", "momentum", "dampening", "weight_decay", "nesterov"}
@@ -69,8 +70,6 @@ class Knobs:
 class StepRule(ABC):
     """How an optimizer steps."""
 
-    has_metric = False  # whether the coordinates in which the step is SGD's are others than the parameters
-
     def __init__(self, optimizer: Optimizer, law: Law | None = None) -> None:
         self.optimizer, self._law = optimizer, law
 
@@ -100,10 +99,6 @@ class StepRule(ABC):
     @abstractmethod
     def vectors(self, group: dict[str, Any], parameter: Tensor) -> list[Tensor]:
         """Return position, gradient and velocity after the step, in the coordinates in which it is SGD's."""
-
-    def root_metric(self, group: dict[str, Any], parameter: Tensor) -> Tensor | None:  # noqa: ARG002
-        """Return ``P^(1/2)``, by which the gradient of these coordinates is larger; None if there is none (yet)."""
-        return None
 
 
 class SGDRule(StepRule):
@@ -135,8 +130,6 @@ class SGDRule(StepRule):
 class AdamRule(StepRule):
     """Adam and AdamW, in preconditioned coordinates."""
 
-    has_metric = True
-
     def momentum(self, group: dict[str, Any]) -> float:
         """Return ``beta1`` of a group."""
         return float(group["betas"][0])
@@ -153,14 +146,12 @@ class AdamRule(StepRule):
             "has_velocity": True,
         }
 
-    def root_metric(self, group: dict[str, Any], parameter: Tensor) -> Tensor | None:
-        """Return ``P^(1/2)`` as the state has it; None before the first step."""
-        state = self.optimizer.state.get(parameter, {})
-        if "exp_avg_sq" not in state:
-            return None
+    def root_metric(self, group: dict[str, Any], parameter: Tensor) -> Tensor:
+        """Return ``P^(1/2)`` of the last step, by which the gradient of the preconditioned coordinates is larger."""
+        state = self.optimizer.state[parameter]
         # Without `item()`: what is on an accelerator stays there.
         one, two = (1.0 - torch.as_tensor(beta, dtype=torch.float64) ** state["step"] for beta in group["betas"])
-        size: Tensor = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
+        size = as_real(state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"])
         dtype = torch.promote_types(size.dtype, torch.float32)
         root: Tensor = (size.to(dtype) / two.to(size.device, dtype)).sqrt_().add_(float(group["eps"]))
         return root.mul_(one.to(size.device, dtype)).rsqrt_()
@@ -168,10 +159,9 @@ class AdamRule(StepRule):
     def vectors(self, group: dict[str, Any], parameter: Tensor) -> list[Tensor]:
         """Return position, gradient and velocity after the step, preconditioned."""
         assert parameter.grad is not None
-        root = self.root_metric(group, parameter)
-        assert root is not None
-        velocity = self.optimizer.state[parameter]["exp_avg"]
-        return [parameter.detach() / root, parameter.grad.detach() * root, velocity * root]
+        root, velocity = self.root_metric(group, parameter), self.optimizer.state[parameter]["exp_avg"]
+        position, gradient, velocity = (as_real(x.detach()) for x in (parameter, parameter.grad, velocity))
+        return [position / root, gradient * root, velocity * root]
 
 
 def watched_optimizer(model: nn.Module, optimizer: Optimizer) -> Optimizer:

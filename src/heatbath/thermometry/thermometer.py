@@ -308,7 +308,8 @@ class Thermometer:
         rule, groups = self._rule, self._optimizer.param_groups
         knobs = [] if rule is None else [rule.knobs(group) for group in groups]
         products = [] if rule is None else [inner_products(rule, group).tolist() for group in groups]
-        multipliers = [knob.multiplier if knob.is_multiplied else 1.0 for knob in knobs] or [1.0 for _ in groups]
+        draws = [current_draw(self._optimizer, group) for group in groups]
+        multipliers = [float(draw.multiplier) if draw.is_in_gradients else 1.0 for draw in draws]
         scale = 1.0 if self._scaler is None else self._scaler.get_scale()
         sample = coming.measure(scale, multipliers, self._averages.size)
         members = trainable(self._optimizer)
@@ -332,7 +333,7 @@ class Thermometer:
             self._balance.follow(self.step, dimensions, motions, knobs)
         if math.isfinite(sample.loss):
             self._balance.losses.append((self.step, sample.loss))
-        lrs = [knob.lr for knob in knobs] or [_rate(group) for group in groups]
+        lrs = [math.nan if draw.lr is None else float(draw.lr) for draw in draws]
         moment = Moment(self.step, lrs, knobs, dimensions, sample.clipping, sample.loss)
         self.history.append(compose(moment, self._averages, self._balance, self.dataset_size, self.confidence))
         for callback in self._callbacks:
@@ -364,8 +365,3 @@ def _check_callbacks(callback: Callback | Iterable[Callback]) -> list[Callback]:
         if not callable(one):
             raise TypeError(f"callback must be a function of a reading, such as hb.CSVLog('run.csv'), got {one!r}")
     return found
-
-
-def _rate(group: dict[str, Any]) -> float:
-    lr = group.get("lr")
-    return math.nan if lr is None else float(lr)
