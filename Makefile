@@ -32,6 +32,15 @@ docs: .venv/docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q docs out/docs
 	@echo "The site: out/docs/index.html"
 
+# Wheel and source distribution in out/dist, and the wheel used in an environment of its own, away from this folder.
+package: .venv/dev
+	rm -rf out/dist out/clean
+	$(BIN)/python -m build --quiet --outdir out/dist
+	$(PYTHON) -m venv out/clean
+	out/clean/bin/python -m pip install --quiet -r $(CONSTRAINTS)
+	out/clean/bin/python -m pip install --quiet -c $(CONSTRAINTS) "$$(ls $(CURDIR)/out/dist/*.whl)[paper]"
+	cd out/clean && bin/heatbath --version && bin/heatbath reproduce figure1 --scale smoke --store runs --out report --quiet
+
 benchmark: .venv/ready
 	$(BIN)/python benchmarks/optimizer_step.py
 	$(BIN)/python benchmarks/engine.py
