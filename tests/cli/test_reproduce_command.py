@@ -158,7 +158,7 @@ def test_report_tells_where_files_disagree_or_are_damaged(heatbath, exported, mo
         (["foreign"], "is not a store of heatbath"),
         (["file", "--scale", "huge"], "unknown scale 'huge'"),
         (["file", "--out", "file"], "--out file"),
-        ([], "DIR"),
+        ([], "SOURCE"),
     ],
 )
 def test_report_refuses(refused, tmp_path, arguments, words):
@@ -264,3 +264,38 @@ def _clutter(folder):
     (folder / "file").write_text(json.dumps({"not": "a record"}) + "\n")
     (folder / "foreign").mkdir()
     (folder / "foreign" / Store.FILE).write_text("mine")
+
+
+def test_report_on_any_study(heatbath, trained, tmp_path):
+    status, out, err = heatbath("report", str(trained), "--by", "protocol", "--by", "coupling", "--out", "page")
+    assert (status, err) == (0, "")
+    assert "3 comparisons: " in out
+    assert out.endswith("\nThe report: page/report.html\n")
+    assert (tmp_path / "page" / "study.pdf").is_file()
+    assert "| study | test accuracy: " in (tmp_path / "page" / "verdicts.md").read_text()
+
+
+def test_report_on_a_table_has_no_curves(heatbath, tmp_path):
+    rows = [f"{lr},{seed},{0.9 + lr + 0.001 * seed}" for lr in (0.01, 0.02) for seed in range(4)]
+    (tmp_path / "mine.csv").write_text("\n".join(("lr,seed,score", *rows)))
+    assert heatbath("report", "mine.csv", "--by", "lr", "--metric", "score", "--out", "page")[0] == 0
+    panels = {line.split(",")[0] for line in (tmp_path / "page" / "study.csv").read_text().splitlines()[1:]}
+    assert panels == {"Score by group"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--by", "colour"], "'colour' is no setting of the runs"),
+        (["--by", "model"], "one group only"),
+        (["--by", "protocol", "--scale", "smoke"], "--scale and --seeds are for the report on the paper"),
+        (["--metric", "test_accuracy"], "need --by"),
+        (["--by", "protocol", "--metric", "beauty"], "unknown curve 'beauty'"),
+        (["--by", "protocol", "--against", "best"], "'heatbath compare' asks for the best group"),
+        (["--by", "protocol", "--by", "coupling", "--margin", "0"], "margin must be"),
+        (["--by", "protocol", "--where", "lr"], "--where must be KEY=VALUE"),
+    ],
+)
+def test_report_on_a_study_refuses(refused, trained, tmp_path, arguments, words):
+    assert words in refused("report", str(trained), *arguments)
+    assert not (tmp_path / "out").exists()

@@ -25,7 +25,7 @@ def test_means_and_intervals():
     reach = stats.t.ppf(0.975, 2) * losses.std(0, ddof=1) / np.sqrt(3)
     np.testing.assert_allclose(np.array(series.high) - series.y, reach)
     np.testing.assert_allclose(np.array(series.y) - series.low, reach)
-    assert alone.y == alone.low == alone.high == (3.0, 2.0, 1.5)
+    assert (alone.y, alone.low, alone.high) == ((3.0, 2.0, 1.5), (None,) * 3, (None,) * 3)
     assert (series.x, series.colour, alone.colour) == ((1, 2, 3), 0, 1)
     assert "all: 3 runs; one: 1 runs" in panel.note
     assert "1 diverged" in panel.note

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +19,7 @@ from heatbath.cli.comparisons import (
     parse_where,
     print_comparisons,
     print_lines,
+    with_record,
 )
 from heatbath.cli.screens import print_table, warn, write
 
@@ -71,7 +71,7 @@ def compare_runs(
     options |= {"margin": margin, "level": level, "against": against}
     options |= {"looks": None if looks is None else parse_looks(looks), "diverged": parse_diverged(diverged)}
     options |= {"lower_is_better": lower_is_better}
-    found, told = _with_record(source, lambda history: compare(groups, **options, history=history))
+    found, told = with_record(source, lambda history: compare(groups, **options, history=history))
     if export is not None:
         if isinstance(found, BestOf):
             raise ValueError("--export writes comparisons: leave out --against best")
@@ -86,18 +86,3 @@ def compare_runs(
         print_comparisons(found)
     if told:
         warn(told)
-
-
-def _with_record(source: Path, make: Any) -> tuple[Any, str | None]:
-    """Compare with the record of looks of a store; without one, and a word, where it cannot be written."""
-    from heatbath.runs.store import Store
-    from heatbath.stats.looks import FILE
-
-    if not (source / Store.FILE).exists():
-        return make(None), None
-    try:
-        return make(source / FILE), None
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise
-        return make(None), f"nothing can be written to {source}, so that this look is not kept"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -68,3 +70,18 @@ def print_lines(lines: Sequence[str]) -> None:
     screen = console(wrap=terminal_width() is not None)
     for line in lines:
         screen.print(line)
+
+
+def with_record(source: Path, make: Any) -> tuple[Any, str | None]:
+    """Compare with the record of looks of a store; without one, and a word, where it cannot be written."""
+    from heatbath.runs.store import Store
+    from heatbath.stats.looks import FILE
+
+    if not (source / Store.FILE).exists():
+        return make(None), None
+    try:
+        return make(source / FILE), None
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return make(None), f"nothing can be written to {source}, so that this look is not kept"

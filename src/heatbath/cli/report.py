@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from heatbath.cli.comparisons import (
+    MARGINS,
+    DivergedOption,
+    WhereOption,
+    parse_diverged,
+    parse_where,
+    print_comparisons,
+    with_record,
+)
 from heatbath.cli.progress import display
 from heatbath.cli.screens import console, folder_option, terminal_width, warn
 from heatbath.cli.summaries import name_some
 from heatbath.cli.verdicts import print_verdicts
+from heatbath.runs.collection import main_metric
 from heatbath.runs.records import Record
 from heatbath.runs.sources import read_records
 from heatbath.system.folders import check_folder
@@ -22,7 +32,8 @@ if TYPE_CHECKING:
 
 def rebuild_report(
     source: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A store, a file of 'runs export' (.jsonl[.gz]) or a folder of them.")
+        Path,
+        typer.Argument(metavar="SOURCE", help="A store, a file of 'runs export' (.jsonl[.gz]), a folder of them."),
     ],
     scale: Annotated[
         str | None,
@@ -31,9 +42,81 @@ def rebuild_report(
     seeds: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Runs of each group, instead of the scale's own number.")
     ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="A report on any study: the setting that makes its groups; may be repeated."),
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="With --by: what to compare, by default test_accuracy.")
+    ] = None,
+    margin: Annotated[str | None, typer.Option(metavar="X", help=f"With --by. {MARGINS}")] = None,
+    level: Annotated[float, typer.Option(help="With --by: the chance that no verdict is wrong.")] = 0.95,
+    against: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --by: the group that all others are compared with.")
+    ] = None,
+    where: WhereOption = None,
+    diverged: DivergedOption = "tell",
     out: Annotated[Path, folder_option("--out", "The folder for the report and its pictures.")] = Path("out"),
 ) -> None:
-    """Draw every figure, judge every claim and write the page from results that are there; nothing is trained."""
+    """Write a page of figures and verdicts from runs that are there; nothing is trained.
+
+    Without --by it is on the paper's figures and claims, with it on any runs: curves of each group with intervals, and
+    a verdict for each two groups.
+    """
+    if by:
+        if scale is not None or seeds is not None:
+            raise ValueError("--scale and --seeds are for the report on the paper: leave them out, or --by")
+        options = {"margin": margin, "level": level, "against": against, "diverged": parse_diverged(diverged)}
+        _report_on_study(source, by, metric, parse_where(where), options, out)
+    elif metric or margin or against or where:
+        raise ValueError("--metric, --margin, --against and --where need --by, the setting that makes the groups")
+    else:
+        _report_on_paper(source, scale, seeds, out)
+
+
+def _report_on_study(
+    source: Path,
+    by: Sequence[str],
+    metric: list[str] | None,
+    where: Mapping[str, str],
+    options: dict[str, Any],
+    out: Path,
+) -> None:
+    from heatbath import Records, compare
+    from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
+    from heatbath.report.page import write_report
+    from heatbath.report.study import about_study, open_study, study_figure
+    from heatbath.runs.tables import read_groups
+
+    check_folder(out, "--out")
+    if options["against"] == "best":
+        raise ValueError("--against best has no pairs to show; 'heatbath compare' asks for the best group")
+    with display(log=False) as shown:
+        shown.show(None, ("reading the records",))
+        groups = read_groups(source, by, where)
+        runs = {name: members for name, members in groups.items() if isinstance(members, Records)}
+        if len(groups) < 2:
+            raise ValueError(f"{source} has one group only, {next(iter(groups))}: choose another --by")
+        asked = (metric if len(metric) > 1 else metric[0]) if metric else _main_metric(runs)
+        found, told = with_record(source, lambda history: compare(groups, metric=asked, **options, history=history))
+        shown.show(None, ("drawing",))
+        figure = study_figure(runs, found, by)
+        opening, about = open_study(figure, found, str(source)), about_study(runs, options["level"])
+        page = write_report([figure], out, about=about, opening=opening)
+    print_comparisons(found)
+    for text in figure.missing:
+        warn(text)
+    if told:
+        warn(told)
+    console().print(f"\nThe report: {page}")
+
+
+def _main_metric(groups: Mapping[str, Sequence[Record]]) -> str:
+    return main_metric(record for members in groups.values() for record in members)
+
+
+def _report_on_paper(source: Path, scale: str | None, seeds: int | None, out: Path) -> None:
+    """Draw every figure, judge every claim and write the page."""
     from heatbath.paper import SCALES, calculations, find_experiments, reproduction
     from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
 
