@@ -41,11 +41,12 @@ package: .venv/dev
 	out/clean/bin/python -m pip install --quiet -c $(CONSTRAINTS) "$$(ls $(CURDIR)/out/dist/*.whl)[paper]"
 	cd out/clean && bin/heatbath --version && bin/heatbath reproduce figure1 --scale smoke --store runs --out report --quiet
 
-benchmark: .venv/ready
+benchmark: .venv/dev
 	$(BIN)/python benchmarks/optimizer_step.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/thermometer.py
 	$(BIN)/python benchmarks/optax_step.py
+	$(BIN)/python benchmarks/callbacks.py
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

@@ -14,10 +14,10 @@ from heatbath.integrations.transformers import ThermometerCallback
 
 
 def make_trainer(
-    folder, *callbacks, model=None, dataset=None, trainer_class=Trainer, trained=None, factor=1.0, **settings
+    folder, *callbacks, model=None, dataset=None, trainer_class=Trainer, optimizer=None, factor=1.0, **settings
 ):
     model, data = model or Perceptron(), dataset or Samples()
-    optimizer = random_sgd((trained or model).parameters())
+    optimizer = optimizer or random_sgd(model.parameters())
     return trainer_class(
         model,
         training_arguments(folder, **{"num_train_epochs": EPOCHS, "save_strategy": "no", **settings}),
@@ -232,7 +232,7 @@ def test_a_loss_that_is_no_mean_is_told(tmp_path):
 def test_an_optimizer_of_another_model_is_told_once(tmp_path):
     callback = ThermometerCallback(interval=2)
     with pytest.warns(RuntimeWarning, match="the optimizer holds none of the model's parameters") as told:
-        train(tmp_path, callback, trained=Perceptron())
+        train(tmp_path, callback, optimizer=random_sgd(Perceptron().parameters()))
     assert len([w for w in told if "thermometer" in str(w.message)]) == 1
     assert callback.thermometer is None
     assert callback.history == []
@@ -284,6 +284,11 @@ def test_an_interrupted_evaluation_leaves_nothing_behind(tmp_path):
     with pytest.raises(ArithmeticError, match="in the evaluation"):
         trainer.train()
     assert callback.thermometer.step == 3
+    other = ThermometerCallback(interval=4)  # of a new Trainer with the same optimizer
+    second = make_trainer(tmp_path, other, model=trainer.model, optimizer=trainer.optimizer.optimizer)
+    second.train()
+    assert callback.thermometer.step == 3
+    assert [reading["step"] for reading in other.history] == [4, 8, 12]
     again = train(tmp_path, callback)  # the same callback, in a training that ends
     assert callback.history == measure_plainly(interval=4)[0]
     assert "compute_loss" not in vars(again)

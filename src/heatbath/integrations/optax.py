@@ -28,6 +28,9 @@ try:
 except ImportError as error:
     raise ImportError("heatbath.integrations.optax needs optax: pip install 'heatbath[optax]'") from error
 
+if not hasattr(jax, "enable_x64"):
+    raise ImportError(f"heatbath.integrations.optax needs JAX 0.8 or newer, found {jax.__version__}")
+
 __all__ = ["RandomRateState", "random_sgd", "scale_by_random_rate"]
 
 

@@ -6,6 +6,7 @@ import random
 import warnings
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -108,6 +109,9 @@ class QuietThermometer(Thermometer):
         self._missing = ""  # why the coming reading will have no noise
         self._told: set[str] = set()
         super().__init__(model, optimizer, **settings)
+        if (earlier := _WATCHING.get(self._optimizer)) is not None:
+            earlier.remove()  # of a training that ended in an exception, which no event of its host told
+        _WATCHING[self._optimizer] = self
 
     def observe(self, *arguments: Any) -> None:
         """Do as `heatbath.Thermometer.observe`, and leave the random numbers of Python and NumPy as they are."""
@@ -145,6 +149,9 @@ class QuietThermometer(Thermometer):
         if reason not in self._told:
             self._told.add(reason)
             warnings.warn(f"the reading at step {self.step} lacks its noise: {reason}", RuntimeWarning, stacklevel=3)
+
+
+_WATCHING: WeakKeyDictionary[Optimizer, QuietThermometer] = WeakKeyDictionary()
 
 
 def _one_line(error: Exception) -> str:
