@@ -75,6 +75,7 @@ def pretend_gpu(monkeypatch):
     """Take the path of a GPU, on the CPU, in stacks of up to 100."""
     monkeypatch.setattr(machine, "choose_device", lambda _: "cuda")
     monkeypatch.setattr(machine, "describe_device", lambda _: "a GPU")
+    monkeypatch.setattr(machine, "free_gpu_memory", lambda _: 130_000_000_000)
     monkeypatch.setattr(trainer, "_memory", lambda _: (12_300_000_000, 130_000_000_000))
     monkeypatch.setattr(planning, "plan_stacks", lambda configs, device, free_bytes=None: 100)
 

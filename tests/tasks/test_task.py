@@ -297,7 +297,7 @@ def test_a_module_that_a_worker_cannot_import_is_told(tmp_path, monkeypatch):
     owner = task()
     packed = transport.pack(owner, (vanishing.own,), (owner.train, owner.test))
     monkeypatch.delitem(sys.modules, "vanishing")
-    assert packed.unpack("t")[0][0]() is not None, "the sender's path is known"
+    assert packed.unpack("t")[0]() is not None, "the sender's path is known"
     monkeypatch.delitem(sys.modules, "vanishing")
     (tmp_path / "vanishing.py").unlink()
     gone = dataclasses.replace(packed, path=())

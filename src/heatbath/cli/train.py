@@ -16,6 +16,7 @@ from heatbath.cli.training import (
     CheckpointOption,
     DataOption,
     DeviceOption,
+    ExecutorOption,
     QuietOption,
     StackOption,
     StoreOption,
@@ -26,6 +27,7 @@ from heatbath.cli.training import (
     read_options,
 )
 from heatbath.data.image_sets import DATASETS
+from heatbath.engine.shards import take_shard
 from heatbath.runs.configs import RunConfig, sweep
 from heatbath.runs.records import Record
 from heatbath.tasks.registry import find_network, networks
@@ -94,6 +96,10 @@ SeedsOption = Annotated[
     int | None, typer.Option(metavar="N", help="How many runs of each, of the seeds 0, 1, 2, ...; 1 by default.")
 ]
 SeedListOption = Annotated[str | None, typer.Option(metavar="N,N,...", help="The seeds, such as 1,2,5.")]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(metavar="K/N", help="Train the K-th of N parts of the runs; auto takes both from a Slurm array."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, a list with an object for each run.")]
 
 
@@ -126,6 +132,8 @@ def train_networks(
     workers: WorkersOption = None,
     stack: StackOption = None,
     checkpoint_seconds: CheckpointOption = 0.0,
+    executor: ExecutorOption = "local",
+    shard: ShardOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -152,9 +160,8 @@ def train_networks(
     base = RunConfig(**data, **knobs, batch_size=1)
     usual = {"law": None, "batch_size": RunConfig.batch_size}
     given = {name: values or [usual.get(name, getattr(base, name))] for name, values in axes.items()}
-    runs = sweep(base, **given, seed=_seeds(seeds, seed_list))
-    configs = list({config.run: config for config in runs}.values())
-    options = read_options(device, data_dir, workers, stack, checkpoint_seconds)
+    configs = take_shard(sweep(base, **given, seed=_seeds(seeds, seed_list)), shard)
+    options = read_options(device, data_dir, workers, stack, checkpoint_seconds, executor)
     records = complete(configs, store, options, quiet=quiet)
     if as_json:
         write(json.dumps([record.summary() for record in records], indent=2))

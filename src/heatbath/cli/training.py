@@ -42,16 +42,32 @@ TaskOption = Annotated[
     str | None,
     typer.Option(metavar="PACKAGE.MODULE:NAME", help="A heatbath.Task of yours, in the place of model and dataset."),
 ]
+ExecutorOption = Annotated[
+    str,
+    typer.Option(
+        "--executor", metavar="NAME", help="Who trains: local, ray, dask, or ray:ADDRESS, dask:ADDRESS for a cluster."
+    ),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
 def read_options(
-    device: str, data_dir: Path | None, workers: int | None, stack: int | None = None, checkpoint_seconds: float = 0.0
+    device: str,
+    data_dir: Path | None,
+    workers: int | None,
+    stack: int | None = None,
+    checkpoint_seconds: float = 0.0,
+    executor: str = "local",
 ) -> Options:
     """Return what was asked for as one object, checked."""
     check_data_dir(data_dir)
     return Options(
-        device=device, data_dir=data_dir, workers=workers, stack=stack, checkpoint_seconds=checkpoint_seconds
+        device=device,
+        data_dir=data_dir,
+        workers=workers,
+        stack=stack,
+        checkpoint_seconds=checkpoint_seconds,
+        executor=executor,
     )
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 
-from heatbath.engine.executors.local import Local
+from heatbath.engine.executors.interface import Executor
 from heatbath.engine.job_queue import JobQueue
 from heatbath.engine.jobs import Ended, Job, Measured, Outcome
 from heatbath.engine.preflight import core_seconds
@@ -33,7 +33,7 @@ class Campaign:
     """
 
     def __init__(
-        self, store: Store, configs: Collection[RunConfig], executor: Local, tally: Tally, stack: int | None = None
+        self, store: Store, configs: Collection[RunConfig], executor: Executor, tally: Tally, stack: int | None = None
     ) -> None:
         self._store, self._configs = store, {config.run: config for config in configs}
         self._executor, self._tally = executor, tally
@@ -112,7 +112,7 @@ class Campaign:
             self._tally.say(f"out of memory: stacks of {self._queue.halve(job)} from here")
             return
         self._queue.put_back(job)
-        lost = f"a worker process has died ({end.reason}); going on with fewer"
+        lost = f"a worker is lost ({end.reason}); its runs go on elsewhere from their last checkpoint"
         self._tally.say(lost if end.how == "lost" else "a checkpoint cannot be read and is not used")
 
 

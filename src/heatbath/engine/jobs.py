@@ -58,11 +58,11 @@ class Ended:
 
     Attributes:
         how: ``"done"``; ``"lost"``, its worker is gone; ``"damaged"``, a checkpoint cannot be read and is out of the
-            way now; ``"no memory"``, the stack does not fit.
+            way now; ``"no memory"``, the stack does not fit; ``"no data"``, its worker cannot find the data set.
         reason: why, in words, unless it is done.
     """
 
-    how: Literal["done", "lost", "damaged", "no memory"] = "done"
+    how: Literal["done", "lost", "damaged", "no memory", "no data"] = "done"
     reason: str = ""
 
 

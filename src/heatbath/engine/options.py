@@ -6,6 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from heatbath.data.downloads import check_data_dir
 from heatbath.draws import check_integer
@@ -22,6 +23,7 @@ class Options:
         workers: how many processes, on a CPU; None takes as many as is fastest.
         stack: the most runs in one stack; None takes as many as there is memory for.
         checkpoint_seconds: the least time between two checkpoints of a stack.
+        executor: who trains, see `heatbath.engine.executors.choice.find_executor`; None is this machine.
 
     Raises:
         ValueError: an option is not allowed, or there is no such folder of data.
@@ -33,6 +35,7 @@ class Options:
     workers: int | None = None
     stack: int | None = None
     checkpoint_seconds: float = 0.0
+    executor: Any = None
 
     def __post_init__(self) -> None:
         check_device(self.device)

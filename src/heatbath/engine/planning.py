@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from heatbath.runs.configs import RunConfig
-from heatbath.system.machine import available_memory
+from heatbath.system.machine import available_memory, free_gpu_memory
 
 
 def stack_key(config: RunConfig) -> tuple[Any, ...]:
@@ -41,7 +41,7 @@ def plan_stacks(configs: Sequence[RunConfig], device: torch.device | str, free_b
     if device.type == "cpu":
         return 1
     if free_bytes is None:
-        free_bytes, _ = torch.cuda.mem_get_info(device)
+        free_bytes = free_gpu_memory(str(device)) or 0
     room = int(0.8 * free_bytes - _SHARED_BYTES) // replica_bytes(configs[0])
     return max(1, min(len(configs), configs[0].cost.most, room))
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from heatbath.engine.executors.choice import find_executor
 from heatbath.engine.options import Options
 from heatbath.engine.progress import Interrupted, Progress, Tally
 from heatbath.runs.checkpoints import is_disk_full
@@ -21,7 +22,7 @@ from heatbath.runs.store import Store
 from heatbath.system.folders import check_folder
 
 if TYPE_CHECKING:
-    from heatbath.engine.executors.local import Local
+    from heatbath.engine.executors.interface import Executor
 
 _THROWN_AWAY = 60.0  # seconds between checkpoints in a store that does not outlive the call
 
@@ -36,6 +37,7 @@ def run(
     stack: int | None = None,
     checkpoint_seconds: float = 0.0,
     progress: Callable[[Progress], None] | None = None,
+    executor: Any = None,
 ) -> Records:
     """Train what is not finished yet and return the records, in the order of the configs.
 
@@ -56,6 +58,9 @@ def run(
         checkpoint_seconds: the least time between two checkpoints of a stack. 0 writes one after each epoch, so that
             a kill loses at most an epoch; otherwise it loses at most that time more.
         progress: called after each epoch of a stack, and when there is something to say.
+        executor: who trains: processes of this machine by default; ``"ray"``, ``"ray:ADDRESS"``, ``"dask"``,
+            ``"dask:ADDRESS"``, or any `concurrent.futures.Executor`. The store stays here, and the workers need only
+            heatbath: states travel with the work. Bits are those of one machine where the nodes have its type of CPU.
 
     Raises:
         ValueError: an argument is not allowed, or there is no such device or folder of data.
@@ -64,7 +69,12 @@ def run(
         KeyboardInterrupt: an `Interrupted`, with how far it came and how to go on.
     """
     options = Options(
-        device=device, data_dir=data_dir, workers=workers, stack=stack, checkpoint_seconds=checkpoint_seconds
+        device=device,
+        data_dir=data_dir,
+        workers=workers,
+        stack=stack,
+        checkpoint_seconds=checkpoint_seconds,
+        executor=executor,
     )
     return complete(configs, store, options, progress)
 
@@ -82,7 +92,7 @@ def complete(
     progress: Callable[[Progress], None] | None = None,
     *,
     open_store: Callable[[Path], Store] = Store,
-    executor: Callable[[Options, Path], Local] | None = None,
+    executor: Callable[[Options, Path], Executor] | None = None,
 ) -> Records:
     """`run` with its options in one object.
 
@@ -92,11 +102,12 @@ def complete(
         options: how to train.
         progress: called after each epoch.
         open_store: called once, with the folder.
-        executor: called once, where there is anything to train, with the options and the folder of the checkpoints.
+        executor: called once, where there is anything to train, with the options and the folder of the checkpoints;
+            by default what the options name.
     """
     if isinstance(configs, RunConfig):
         raise TypeError("configs must be a list of RunConfigs, even of one")
-    asked = list(configs)
+    asked, executor = list(configs), executor or find_executor(options.executor)
     for config in asked:
         if not isinstance(config, RunConfig):
             raise TypeError(f"configs must be RunConfigs, got {config!r}")
@@ -122,18 +133,17 @@ def _train(
     results: Store,
     options: Options,
     progress: Callable[[Progress], None] | None,
-    executor: Callable[[Options, Path], Local] | None,
+    executor: Callable[[Options, Path], Executor],
 ) -> None:
     """Train what has not ended; ``records`` is what the store had of it."""
     from heatbath.engine.campaign import Campaign
-    from heatbath.engine.executors.local import Local
     from heatbath.engine.preflight import introduce_tasks, warn_of_long_work
 
     ended = {run for run, record in records.items() if record.status in ENDED}
     left = [config for run, config in configs.items() if run not in ended]
     recorded = {run: None if run in ended else len(record.epochs) for run, record in records.items()}
     tally = Tally(configs.values(), recorded, progress)
-    chosen = (executor or Local)(options, results.checkpoints)
+    chosen = executor(options, results.checkpoints)
     try:
         chosen.prepare(left, tally.tell_download)
         introduce_tasks(left, results, tally)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -28,6 +28,10 @@ from heatbath.tasks.probe import probe
 from heatbath.tasks.task import live_task
 
 _NO_GPU_MEMORY = re.compile(r"out of memory|CU\w+_STATUS_ALLOC_FAILED|(FIND|GET) was unable to find an engine")
+
+
+Lent: TypeAlias = "tuple[dict[tuple[Any, ...], Dataset | Splits], Any]"
+"""Data sets by what tells them apart, and the weights to start from."""
 
 
 class Trainer:
@@ -107,6 +111,19 @@ class Trainer:
         if self._features is None:
             self._features = load(config.weights, self._options.data_dir, progress)
         return self._features
+
+    def lend(self, config: RunConfig) -> Lent:
+        """Return the data of a run, for a trainer elsewhere to `adopt`."""
+        return {_data_key(config): self.dataset(config)}, self.features(config)
+
+    def adopt(self, lent: Lent) -> None:
+        """Take data from a trainer elsewhere instead of looking for it."""
+        datasets, self._features = lent
+        for key, data in datasets.items():
+            if isinstance(data, Dataset):
+                self._datasets[key] = data.to(self._device)
+            else:
+                self._datasets[key] = {name: part.to(self._device) for name, part in data.items()}
 
     def forget(self) -> None:
         """Free the memory of the data."""

@@ -88,6 +88,15 @@ def code_version() -> str:
     return f"{own}+g{commit}{'.dirty' if changes else ''}"
 
 
+def free_gpu_memory(device: str) -> int | None:
+    """Return how many bytes of a GPU are free; None for a CPU."""
+    if device == "cpu":
+        return None
+    import torch
+
+    return int(torch.cuda.mem_get_info(torch.device(device))[0])
+
+
 def available_cores() -> int:
     """Return how many cores this process may use: those it is bound to, and no more than its control group has."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

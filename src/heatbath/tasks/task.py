@@ -48,6 +48,8 @@ class Task(AnyTask):
         >>> records = hb.run(hb.sweep(hb.RunConfig(task=task, batch_size=32), seed=range(30)), store="runs")
     """
 
+    _packed: Packed | None = None  # in a worker, where the sender has put the data
+
     def __init__(
         self,
         model: Callable[[], nn.Module] | str,
@@ -87,11 +89,15 @@ class Task(AnyTask):
     @cached_property
     def train(self) -> Samples:
         """The data to train on, read when first asked for."""
+        if self._packed is not None:
+            return self._packed.load(self.name)[0]
         return gather(self._given["train"], "train")
 
     @cached_property
     def test(self) -> Samples:
         """The data to test on, read when first asked for."""
+        if self._packed is not None:
+            return self._packed.load(self.name)[1]
         found = gather(self._given["test"], "test")
         for what in ("inputs", "targets"):
             ours, theirs = getattr(found, what), getattr(self.train, what)
@@ -127,7 +133,8 @@ class Task(AnyTask):
 
     def __reduce__(self) -> tuple[Any, ...]:
         code = (self._model, self.loss, self.metrics, self.augment)
-        return _revive, (self.name, self.facts, self.probed, pack(self, code, (self.train, self.test)))
+        packed = self._packed or pack(self, code, (self.train, self.test))
+        return _revive, (self.name, self.facts, self.probed, packed)
 
     def _digest(self, part: str, value: Any) -> str:
         try:
@@ -174,10 +181,9 @@ _REVIVED: dict[str, Task] = {}
 def _revive(name: str, facts: TaskFacts, probed: Any, packed: Packed) -> Task:
     """Return a task in a worker: one object for all that are equal, with the facts that the sender found."""
     if facts.digest not in _REVIVED:
-        (model, loss, metrics, augment), (train, test) = packed.unpack(name)
         task = Task.__new__(Task)
-        task.name, task._model, task.loss, task.metrics, task.augment = name, model, loss, metrics, augment
-        task.__dict__ |= {"train": train, "test": test, "facts": facts, "probed": probed}
+        task._model, task.loss, task.metrics, task.augment = packed.unpack(name)
+        task.__dict__ |= {"name": name, "facts": facts, "probed": probed, "_packed": packed}
         _REVIVED[facts.digest] = task
     return _REVIVED[facts.digest]
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import socket
 import sys
 import tempfile
 import weakref
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from heatbath.data.formats import DataError
 from heatbath.tasks.samples import Samples
 
 _FILES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -20,30 +23,40 @@ _FILES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Packed:
-    """Code as bytes, the file that has the data, and where the sender finds modules."""
+    """Code as bytes, the file that has the data and the machine that has the file, and where modules are found."""
 
     code: bytes
     data: str
+    machine: str
     path: tuple[str, ...]
 
-    def unpack(self, name: str) -> tuple[Any, tuple[Samples, Samples]]:
-        """Return the code and the data.
+    def unpack(self, name: str) -> Any:
+        """Return the code.
 
         Raises:
             ValueError: a module of the code cannot be imported here.
         """
         sys.path.extend(folder for folder in self.path if folder not in sys.path)  # last, so that it shadows nothing
         try:
-            code = pickle.loads(self.code)
+            return pickle.loads(self.code)
         except (ImportError, AttributeError) as error:
             remedy = "put it on PYTHONPATH, or train in this process with workers=1"
             raise ValueError(f"the code of task {name} cannot be imported in a worker ({error}): {remedy}") from None
+
+    def load(self, name: str) -> tuple[Samples, Samples]:
+        """Return the data to train and to test on.
+
+        Raises:
+            DataError: this is another machine.
+        """
+        if self.machine != _machine():
+            raise DataError(f"the data of task {name} is on another machine")
         tensors = torch.load(self.data, mmap=True, weights_only=True)
-        return code, (Samples(*tensors[:2]), Samples(*tensors[2:]))
+        return Samples(*tensors[:2]), Samples(*tensors[2:])
 
 
 def pack(owner: Any, code: Any, data: tuple[Samples, Samples]) -> Packed:
-    """Return code and data so that a worker of this machine can have them.
+    """Return code, and data for the workers of this machine.
 
     What is defined in the main program, such as a notebook, goes by value, for which cloudpickle is needed.
 
@@ -53,7 +66,16 @@ def pack(owner: Any, code: Any, data: tuple[Samples, Samples]) -> Packed:
     if owner not in _FILES:
         _FILES[owner] = _shared(owner, data)
     path = tuple(folder or os.getcwd() for folder in sys.path)
-    return Packed(_pickle(code, owner.name), _FILES[owner], path)
+    return Packed(_pickle(code, owner.name), _FILES[owner], _machine(), path)
+
+
+def _machine() -> str:
+    """What tells this machine, and since when it runs, from others."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()} {boot}"
 
 
 def _pickle(code: Any, name: str) -> bytes:

@@ -1,0 +1,63 @@
+"""Trains jobs on a Dask cluster, through its futures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import distributed
+
+from heatbath.engine.executors.futures import Futures
+from heatbath.engine.options import Options
+from heatbath.engine.trainer import Lent
+
+
+class DaskCluster(Futures):
+    """The workers of a Dask scheduler. Dask itself sends a slice elsewhere when its worker dies.
+
+    Args:
+        options: of the call.
+        checkpoints: the store's folder for them.
+        client: of the cluster; None connects to ``address``.
+        address: of the scheduler; by default that of ``DASK_SCHEDULER_ADDRESS``, else a cluster on this machine that
+            ends with the call.
+
+    Raises:
+        OSError: the scheduler does not answer.
+    """
+
+    def __init__(self, options: Options, checkpoints: Path, client: Any = None, address: str | None = None) -> None:
+        self._own: Any = None if client is not None else _connect(options, address)
+        self._client: Any = client if self._own is None else self._own
+        super().__init__(options, checkpoints, self._client.get_executor(pure=False))
+
+    def count_places(self) -> int:
+        """Return how many slices the workers compute at a time."""
+        return sum(self._client.ncores().values())
+
+    def share(self, data: Lent) -> Any:
+        """Return a reference: Dask moves data to each worker that computes with it, once."""
+        return self._client.scatter(data)
+
+    def is_loss(self, error: Exception) -> bool:
+        """Return whether several workers died over the same slice, or it is nowhere any more."""
+        return isinstance(error, distributed.scheduler.KilledWorker)
+
+    def close(self) -> None:
+        """Take back what is not being computed, and end a cluster of our own."""
+        super().close()
+        if self._own is not None:
+            self._own.close()
+
+
+def _connect(options: Options, address: str | None) -> Any:
+    address = address or os.environ.get("DASK_SCHEDULER_ADDRESS")
+    try:
+        if address:
+            return distributed.Client(address, timeout="10s", set_as_default=False)
+        return distributed.Client(
+            n_workers=options.workers, threads_per_worker=1, dashboard_address=None, set_as_default=False
+        )
+    except (OSError, TimeoutError, ValueError) as error:
+        raise OSError(f"no Dask scheduler at {address or 'this machine'}: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,218 @@
+"""Jobs on their way to other machines: they travel with the states that they go on from, and send new ones back.
+
+A worker needs heatbath, and nothing of the store: it trains in a folder of its own. What it keeps from one job to the
+next is its trainer, with the data, and the stack of a job that has been interrupted to send its state.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from heatbath.data.formats import DataError
+from heatbath.engine.jobs import Ended, Job, Measured, Outcome
+from heatbath.engine.options import Options
+from heatbath.engine.trainer import Lent, Trainer
+from heatbath.runs.checkpoints import REFUSED, DamagedCheckpointError, read_checkpoint
+from heatbath.system import machine
+from heatbath.system.whole_files import whole_file
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A job for a worker.
+
+    Attributes:
+        job: whose sources are names of files.
+        states: the content of these files.
+        options: of the call; the worker resolves the device.
+        version: of the heatbath that sends it.
+        epoch: after which epoch its runs stand, as far as the driver knows.
+    """
+
+    job: Job
+    states: dict[str, bytes]
+    options: Options
+    version: str
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What comes back: an outcome, and the content of the checkpoint that it names."""
+
+    outcome: Outcome
+    state: bytes | None = None
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """What a worker says of its machine.
+
+    Attributes:
+        device: on which it trains.
+        free_bytes: of its GPU; None without one.
+        version: of its heatbath.
+        host: its name.
+    """
+
+    device: str
+    free_bytes: int | None
+    version: str
+    host: str
+
+
+def own_version() -> str:
+    """Return the version of heatbath that runs here."""
+    version: str = sys.modules["heatbath"].__version__
+    return version
+
+
+def describe_worker(options: Options) -> WorkerFacts:
+    """Return what this machine is; to be called on a worker."""
+    device = machine.choose_device(options.device)
+    return WorkerFacts(device, machine.free_gpu_memory(device), own_version(), socket.gethostname())
+
+
+def pack(job: Job, options: Options, epoch: int = 0) -> Parcel:
+    """Return a job with the states that it goes on from."""
+    files = {file.name: file.read_bytes() for file in job.sources if file is not None}
+    sources = tuple(None if file is None else Path(file.name) for file in job.sources)
+    return Parcel(replace(job, sources=sources), files, options, own_version(), epoch)
+
+
+def keep(delivery: Delivery, job: Job, checkpoints: Path) -> Outcome:
+    """Put the state of a delivery into the folder of checkpoints, and return its outcome.
+
+    A source that turned out to be damaged is put out of the way.
+    """
+    outcome = delivery.outcome
+    if isinstance(outcome, Measured) and outcome.checkpoint is not None and delivery.state is not None:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        with whole_file(checkpoints / Path(outcome.checkpoint).name) as file:
+            file.write(delivery.state)
+    if isinstance(outcome, Ended) and outcome.how == "damaged":
+        for source in {file for file in job.sources if file is not None}:
+            with suppress(OSError):
+                try:
+                    read_checkpoint(source)
+                except DamagedCheckpointError:
+                    source.rename(source.with_suffix(REFUSED))
+    return outcome
+
+
+class _Workshop:
+    """What a worker process keeps between jobs."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="heatbath-worker-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        self._trainer: tuple[Options, Trainer] | None = None
+        self._open: tuple[tuple[str, int, int], Iterator[Outcome]] | None = None
+
+    def trainer(self, options: Options) -> Trainer:
+        """Return the trainer for these options, with the data that it has loaded."""
+        if self._trainer is None or self._trainer[0] != options:
+            self.leave()
+            resolved = replace(options, device=machine.choose_device(options.device))
+            self._trainer = options, Trainer(resolved, self.folder)
+        return self._trainer[1]
+
+    def open(self, parcel: Parcel, data: Lent | None) -> tuple[Iterator[Outcome], bool]:
+        """Return the outcomes of a job, and whether its stack was still here from the last slice."""
+        job = parcel.job
+        if self._open is not None and self._open[0] == _stage(job, parcel.epoch):
+            return self._open[1], True
+        self.leave()
+        trainer = self.trainer(parcel.options)
+        if data is not None:
+            trainer.adopt(data)
+        for name, content in parcel.states.items():
+            (self.folder / Path(name).name).write_bytes(content)
+        sources = tuple(None if file is None else self.folder / file.name for file in job.sources)
+        return trainer.work(replace(job, sources=sources)), False
+
+    def stay(self, job: Job, epoch: int, outcomes: Iterator[Outcome]) -> None:
+        """Keep the stack of a job that has been trained to an epoch."""
+        self._open = _stage(job, epoch), outcomes
+
+    def leave(self) -> None:
+        """Let go of the stack that was kept, and of all files."""
+        if self._open is not None:
+            self._open[1].close()  # type: ignore[attr-defined]
+            self._open = None
+        for file in self.folder.iterdir():
+            file.unlink(missing_ok=True)
+
+
+_here = threading.local()  # a thread may be a worker too
+
+
+def train_parcel(parcel: Parcel, data: Lent | None = None) -> Iterator[Delivery]:
+    """Train a job to its end; to be called on a worker, where deliveries can be sent one by one."""
+    while True:
+        for delivery in train_slice(parcel, data):
+            yield delivery
+        if isinstance(delivery.outcome, Ended):
+            return
+        parcel = replace(parcel, epoch=_epoch(delivery.outcome))
+
+
+def train_slice(parcel: Parcel, data: Lent | None = None) -> Iterator[Delivery]:
+    """Train a job until its state has been saved, or it has ended; to be called on a worker.
+
+    The stack stays here: the next slice goes on with it, if it comes to the same process, and is otherwise restored
+    from the state.
+
+    Args:
+        parcel: the job.
+        data: what the driver lends to a worker that has not got it.
+
+    Raises:
+        ValueError: the worker has another version of heatbath.
+    """
+    if parcel.version != own_version():
+        raise ValueError(
+            f"{socket.gethostname()} has heatbath {own_version()}, the driver {parcel.version}: install the same on all"
+        )
+    workshop = _here.workshop = getattr(_here, "workshop", None) or _Workshop()
+    try:
+        outcomes, here = workshop.open(parcel, data)
+        for outcome in outcomes:
+            # Where a slice is restored from its state, the driver knows already what comes with it.
+            if not (isinstance(outcome, Measured) and outcome.restored and parcel.epoch and not here):
+                yield _with_state(outcome, workshop.folder)
+            if isinstance(outcome, Measured) and outcome.checkpoint is not None:
+                workshop.stay(parcel.job, _epoch(outcome), outcomes)
+                return
+    except DataError as error:
+        yield Delivery(Ended("no data", f"{socket.gethostname()}: {error}"))
+    workshop.leave()
+
+
+def whole_slice(parcel: Parcel, data: Lent | None = None) -> list[Delivery]:
+    """`train_slice` where all that comes back comes at once."""
+    return list(train_slice(parcel, data))
+
+
+def _with_state(outcome: Outcome, folder: Path) -> Delivery:
+    named = isinstance(outcome, Measured) and outcome.checkpoint
+    return Delivery(outcome, (folder / str(named)).read_bytes() if named else None)
+
+
+def _epoch(outcome: Outcome) -> int:
+    assert isinstance(outcome, Measured)
+    return outcome.first + 1
+
+
+def _stage(job: Job, epoch: int) -> tuple[str, int, int]:
+    """What tells the stack of a slice from others; a job loses runs that diverge."""
+    return job.name, epoch, len(job.configs)

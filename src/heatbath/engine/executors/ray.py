@@ -1,0 +1,147 @@
+"""Trains jobs on a Ray cluster: epochs stream back, and what a dead node was training goes on elsewhere."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import exceptions
+
+from heatbath.engine.executors.interface import NextJob
+from heatbath.engine.executors.parcels import Delivery, Parcel, WorkerFacts, describe_worker, keep, pack, train_parcel
+from heatbath.engine.executors.remote import Remote
+from heatbath.engine.jobs import Ended, Job, Outcome
+from heatbath.engine.options import Options
+
+_GONE = (exceptions.NodeDiedError, exceptions.WorkerCrashedError, exceptions.RaySystemError, exceptions.ObjectLostError)
+_ANSWER = 10.0  # seconds for a cluster to answer
+_PATIENCE = 60.0  # seconds for a node of it to have a place
+
+
+class RayCluster(Remote):
+    """The nodes of a Ray cluster. Ray ends the work of a driver that is gone.
+
+    Args:
+        options: of the call; ``workers`` bounds how many jobs are trained at a time.
+        checkpoints: the store's folder for them.
+        address: of the cluster; by default that of ``RAY_ADDRESS``, else one on this machine that ends with the call.
+
+    Raises:
+        OSError: the cluster does not answer, or runs another Ray or Python.
+    """
+
+    def __init__(self, options: Options, checkpoints: Path, address: str | None = None) -> None:
+        super().__init__(options, checkpoints)
+        self._own = not ray.is_initialized()
+        if self._own:
+            _connect(address, options)
+        asks_cpu = options.device == "cpu"
+        self._needs = {"num_cpus": 1} if asks_cpu or not ray.cluster_resources().get("GPU") else {"num_gpus": 1}
+        self._busy: dict[Any, Job] = {}
+
+    def ask_worker(self) -> WorkerFacts:
+        """Return what a worker says of its machine."""
+        ask = _remote(describe_worker, max_retries=2, **self._needs)
+        try:
+            facts: WorkerFacts = ray.get(ask.remote(self.options), timeout=_PATIENCE)
+        except exceptions.GetTimeoutError:
+            raise OSError(f"no node of the Ray cluster has a free place ({_words(self._needs)})") from None
+        except exceptions.RayTaskError as error:
+            raise _plain(error) from None
+        return facts
+
+    def count_places(self) -> int:
+        """Return how many jobs the nodes can train at a time."""
+        resource = "GPU" if "num_gpus" in self._needs else "CPU"
+        return int(ray.cluster_resources().get(resource, 0))
+
+    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome]]:
+        """Train jobs, so many at a time, until there is none."""
+        while True:
+            while len(self._busy) < places and (job := next_job()) is not None:
+                self._submit(job)
+            if not self._busy:
+                return
+            ready, _ = ray.wait(list(self._busy), num_returns=1, timeout=_PATIENCE, fetch_local=False)
+            for stream in ready:
+                job, outcome = self._busy[stream], self._next(stream)
+                if outcome is None:
+                    del self._busy[stream]
+                    continue
+                if isinstance(outcome, Ended):
+                    del self._busy[stream]
+                    if outcome.how == "no data":
+                        self._submit(job, [ray.put(self.lend(job, outcome.reason))])
+                        continue
+                yield job, outcome
+
+    def close(self) -> None:
+        """Cancel what is being trained, and end a cluster of our own."""
+        for stream in self._busy:
+            with suppress(exceptions.RayError, ValueError):
+                ray.cancel(stream, force=True)
+        self._busy.clear()
+        if self._own:
+            ray.shutdown()
+
+    def _submit(self, job: Job, *data: Any) -> None:
+        stream = _remote(_train, num_returns="streaming", max_retries=0, **self._needs)
+        self._busy[stream.remote(pack(job, self.options), *data)] = job
+
+    def _next(self, stream: Any) -> Outcome | None:
+        """The next outcome of a job; None after the last."""
+        try:
+            delivery: Delivery = ray.get(next(stream))
+        except StopIteration:
+            return None
+        except exceptions.RayTaskError as error:
+            raise _plain(error) from None
+        except _GONE as error:
+            return Ended("lost", str(error).partition(".")[0])
+        return keep(delivery, self._busy[stream], self.checkpoints)
+
+
+def _train(parcel: Parcel, data: list[Any] | None = None) -> Iterator[Delivery]:
+    """On a worker: what the driver lends lies in the object store of the node, once for all its workers."""
+    yield from train_parcel(parcel, None if data is None else ray.get(data[0]))
+
+
+def _remote(function: Any, **settings: Any) -> Any:
+    decorate: Any = ray.remote
+    return decorate(**settings)(function)
+
+
+def _connect(address: str | None, options: Options) -> None:
+    address = address or os.environ.get("RAY_ADDRESS")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if address:
+            _knock(address)
+            ray.init(address=address, **quiet)
+        else:
+            ray.init(num_cpus=options.workers, include_dashboard=False, **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise OSError(f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())}") from None
+
+
+def _knock(address: str) -> None:
+    """Raise if nobody answers at an address: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER).close()
+
+
+def _plain(error: Any) -> Exception:
+    """What a task raised, as it would have been raised here."""
+    cause = error.cause
+    known = isinstance(cause, OSError | ValueError | TypeError | MemoryError)
+    return cause if known else RuntimeError(f"a worker failed: {type(cause).__name__}: {cause}")
+
+
+def _words(needs: dict[str, int]) -> str:
+    return " and ".join(f"{count} {name.removeprefix('num_').rstrip('s').upper()}" for name, count in needs.items())

@@ -1,0 +1,86 @@
+"""What executors of other machines have in common: what they ask the workers, and what they lend them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from heatbath.engine import planning
+from heatbath.engine.executors.parcels import WorkerFacts, own_version
+from heatbath.engine.jobs import Job
+from heatbath.engine.options import Options
+from heatbath.engine.trainer import Lent, Trainer
+from heatbath.runs.configs import RunConfig
+
+
+class Remote:
+    """An executor whose workers have neither the store nor, perhaps, the data.
+
+    Args:
+        options: of the call.
+        checkpoints: the store's folder for them.
+    """
+
+    def __init__(self, options: Options, checkpoints: Path) -> None:
+        self.options, self.checkpoints = replace(options, executor=None), checkpoints  # they travel
+        self._trainer = Trainer(replace(self.options, device="cpu"), checkpoints)
+        self._lends: set[tuple[object, ...]] = set()
+
+    def ask_worker(self) -> WorkerFacts:
+        """Return what a worker says of its machine."""
+        raise NotImplementedError
+
+    def count_places(self) -> int:
+        """Return how many jobs the workers can train at a time."""
+        raise NotImplementedError
+
+    @cached_property
+    def facts(self) -> WorkerFacts:
+        """What a worker says of its machine; the others are taken to be like it.
+
+        Raises:
+            ValueError: it has another version of heatbath.
+        """
+        facts = self.ask_worker()
+        if facts.version != own_version():
+            raise ValueError(
+                f"{facts.host} has heatbath {facts.version}, this machine {own_version()}: install the same on all"
+            )
+        return facts
+
+    @property
+    def device(self) -> str:
+        """On what the workers train."""
+        return self.facts.device
+
+    def prepare(self, configs: Sequence[RunConfig], progress: Callable[[str, int, int], None] | None = None) -> None:
+        """Meet a worker; the data is looked for by the workers, and lent to those who lack it."""
+        del configs, progress
+        assert self.facts
+
+    def rounds(self, configs: Sequence[RunConfig]) -> list[list[RunConfig]]:
+        """Return all runs: a worker sets its threads for each job."""
+        return [list(configs)]
+
+    def stack_size(self, configs: Sequence[RunConfig]) -> int:
+        """Return how many of such runs make one stack on a worker."""
+        return planning.plan_stacks(configs, self.device, self.facts.free_bytes)
+
+    def places(self, configs: Sequence[RunConfig], jobs: int, seconds: float) -> tuple[int, int]:
+        """Return how many jobs are trained at a time; on a CPU each takes a core."""
+        del configs, seconds
+        return max(1, min(self.options.workers or self.count_places(), jobs)), 1
+
+    def lend(self, job: Job, reason: str) -> Lent:
+        """Return the data of a job that a worker lacks.
+
+        Raises:
+            OSError: it was lent before, or is not here either.
+        """
+        key = (job.name, *(config.run for config in job.configs))
+        if key in self._lends:
+            raise OSError(f"a worker cannot read the data that was sent to it: {reason}")
+        self._lends.add(key)
+        return self._trainer.lend(job.configs[0])

@@ -1,0 +1,48 @@
+"""Parts of a set of runs for machines that do not talk to each other, such as the tasks of a Slurm array."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from heatbath.runs.configs import RunConfig
+
+
+def take_shard(
+    configs: Sequence[RunConfig], shard: str | None, environment: Mapping[str, str] = os.environ
+) -> list[RunConfig]:
+    """Return the ``k``-th of ``n`` parts of some runs, each run once.
+
+    Runs are dealt out in the order of their names, so that parts of one call never overlap, make up the whole, and
+    differ by at most one in size, whoever asks.
+
+    Args:
+        configs: the runs.
+        shard: ``"k/n"`` with ``1 <= k <= n``, or ``"auto"``: then a Slurm array says both. None is all of them.
+        environment: where Slurm says it.
+
+    Raises:
+        ValueError: the shard is neither, or there is no Slurm array.
+    """
+    configs = list({config.run: config for config in configs}.values())
+    if shard is None:
+        return configs
+    text = _of_slurm(environment) if shard == "auto" else shard
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"shard must be K/N with K from 1 to N, or auto, got {text!r}")
+    k, n = int(match[1]), int(match[2])
+    mine = {config.run for config in sorted(configs, key=lambda config: config.run)[k - 1 :: n]}
+    if not mine:
+        raise ValueError(f"shard {text}: there are only {len(configs)} runs, so this part is empty")
+    return [config for config in configs if config.run in mine]
+
+
+def _of_slurm(environment: Mapping[str, str]) -> str:
+    try:
+        task, first, count = (int(environment[f"SLURM_ARRAY_TASK_{name}"]) for name in ("ID", "MIN", "COUNT"))
+        step = int(environment.get("SLURM_ARRAY_TASK_STEP", "1"))
+    except (KeyError, ValueError):
+        raise ValueError("shard auto: this is no task of a Slurm array (SLURM_ARRAY_TASK_ID is not set)") from None
+    return f"{(task - first) // step + 1}/{count}"

@@ -1,0 +1,180 @@
+"""Jobs as futures: in processes, in threads and on a real Dask cluster; workers are killed, or lack the data."""
+
+import multiprocessing
+import os
+import signal
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+
+import heatbath as hb
+from fake_engine import CONFIGS, alone, curves
+from heatbath.engine import trainer
+from heatbath.engine.executors import futures
+from heatbath.engine.executors.choice import find_executor
+from heatbath.engine.run import load, run
+from heatbath.runs.configs import RunConfig, sweep
+from heatbath.tasks import transport
+
+REAL = sweep(RunConfig(epochs=4, batch_size=200), seed=range(3))
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return curves(run(REAL, device="cpu", workers=1))
+
+
+@pytest.fixture
+def short_slices(monkeypatch):
+    """A slice for each epoch."""
+    monkeypatch.setattr(futures, "SLICE", 0.0)
+
+
+def processes(count, initializer=None):
+    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer)
+
+
+def test_processes_give_the_records_of_this_one(expected, short_slices, tmp_path):
+    with processes(2) as pool:
+        records = run(REAL, tmp_path, "cpu", executor=pool)
+    assert curves(records) == expected
+    assert [record.status for record in records] == ["finished"] * 3
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_a_stack_in_slices_loses_the_runs_that_diverge(gpu, short_slices, tmp_path):
+    """The replicas of a stack diverge after the second epoch, and the others go on, in the same worker or another."""
+    configs = [*CONFIGS, *sweep(RunConfig(epochs=4, lr=2000.0), seed=range(2))]
+    with ThreadPoolExecutor(1) as pool:
+        records = run(configs, tmp_path, "cuda", executor=pool)
+    assert [record.status for record in records] == ["finished"] * 6 + ["diverged"] * 2
+    assert [len(record.epochs) for record in records] == [4] * 6 + [2] * 2
+    assert curves(records[:6]) == alone(CONFIGS)
+
+
+def test_a_worker_goes_on_with_the_stack_it_has(engine, short_slices, tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        run(CONFIGS[:1], tmp_path, "cpu", executor=pool)
+    assert engine.sizes == [1]  # built once, for four slices
+
+
+def test_another_worker_restores_the_stack(engine, short_slices, tmp_path):
+    """Two jobs that alternate in one worker: it keeps one stack, and restores the other from what was sent."""
+    with ThreadPoolExecutor(1) as pool:
+        records = run(CONFIGS[:2], tmp_path, "cpu", executor=pool, workers=2)
+    assert len(engine.sizes) > 2
+    assert curves(records) == alone(CONFIGS[:2])
+
+
+def test_a_killed_process_breaks_the_pool_and_a_new_one_goes_on(expected, short_slices, tmp_path):
+    with processes(1, kill_in_the_third_epoch) as pool, pytest.raises(OSError, match=r"executor has broken.*is safe"):
+        run(REAL, tmp_path, "cpu", executor=pool)
+    kept = [len(record.epochs) for record in load(tmp_path)]
+    assert sum(kept) == 2
+    with processes(1) as pool:
+        assert curves(run(REAL, tmp_path, "cpu", executor=pool)) == expected
+
+
+def test_dask_survives_a_killed_worker(expected, short_slices, tmp_path):
+    import distributed
+
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        seen = []
+
+        def kill_one(progress):
+            seen.append(progress.epochs_done)
+            if progress.epochs_done == 3:
+                os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+
+        records = run(REAL, tmp_path, "cpu", executor=client.get_executor(), progress=kill_one)
+    assert 3 in seen
+    assert curves(records) == expected
+
+
+def test_data_is_lent_to_workers_that_lack_it(expected, tmp_path):
+    with processes(2, lack_the_data) as pool:
+        assert curves(run(REAL, tmp_path, "cpu", executor=pool)) == expected
+
+
+def test_another_version_on_a_worker_is_refused(tmp_path):
+    with (
+        processes(1, be_another_version) as pool,
+        pytest.raises(ValueError, match=r"has heatbath 9\.9.*install the same"),
+    ):
+        run(REAL, tmp_path, "cpu", executor=pool)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_bad_executors(tmp_path):
+    with pytest.raises(ValueError, match=r"executor must be local, ray, .* got 'slurm'"):
+        run(REAL, tmp_path, executor="slurm")
+    with pytest.raises(TypeError, match=r"concurrent\.futures\.Executor, got 3"):
+        run(REAL, tmp_path, executor=3)
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+    with pytest.raises(ValueError, match="shut down"):
+        run(REAL, tmp_path, "cpu", executor=pool)
+    with pytest.raises(ValueError, match="does not say how many workers"):
+        run(REAL, tmp_path, "cpu", executor=Nameless())
+    assert find_executor("local") is find_executor(None)
+
+
+class Nameless:
+    """An executor that does not say its size."""
+
+    def __init__(self):
+        self._pool = ThreadPoolExecutor(1)
+
+    def submit(self, *call):
+        return self._pool.submit(*call)
+
+
+def kill_in_the_third_epoch():
+    train_epoch = trainer.Stack.train_epoch
+
+    def fatal(stack):
+        if stack.epoch == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return train_epoch(stack)
+
+    trainer.Stack.train_epoch = fatal
+
+
+def lack_the_data():
+    from heatbath.data.formats import DataError
+
+    def missing(*_, **__):
+        raise DataError("mnist5k is nowhere to be found")
+
+    trainer.load_dataset = missing
+
+
+def be_another_version():
+    hb.__version__ = "9.9"
+
+
+def two_moons():
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(300, 2, generator=generator)
+    return x, (x[:, 0] * x[:, 1] > 0).long()
+
+
+def small_network():
+    return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def be_another_machine():
+    transport._machine = lambda: "another machine"
+
+
+def test_the_data_of_a_task_is_lent_to_another_machine(short_slices, tmp_path):
+    task = hb.Task(small_network, two_moons(), two_moons(), name="moons")
+    configs = sweep(RunConfig(task=task, epochs=3, batch_size=50), seed=range(2))
+    expected = curves(run(configs, device="cpu", workers=1))
+    with processes(1, be_another_machine) as pool:
+        assert curves(run(configs, tmp_path, "cpu", executor=pool)) == expected

@@ -1,0 +1,100 @@
+"""A real Ray cluster of three nodes on this machine, of which some are killed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fake_engine import curves
+from heatbath.engine.run import load, run
+from heatbath.runs.configs import RunConfig, sweep
+
+ray = pytest.importorskip("ray")
+
+CONFIGS = sweep(RunConfig(epochs=6, batch_size=100), seed=range(4))
+DRIVER = """
+import json, sys
+from heatbath.engine.run import run
+from heatbath.runs.configs import RunConfig
+configs = [RunConfig.from_dict(values) for values in json.loads(sys.argv[1])]
+run(configs, sys.argv[2], "cpu", executor="ray:" + sys.argv[3], progress=lambda p: print(p.epochs_done, flush=True))
+"""
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return curves(run(CONFIGS, device="cpu", workers=1))
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Three nodes: the first is the head, and has no place for work."""
+    from ray.cluster_utils import Cluster
+
+    settings = {"object_store_memory": 80 * 2**20}
+    head = {"num_cpus": 0, "node_ip_address": "127.0.0.2", "include_dashboard": False, **settings}
+    started = Cluster(initialize_head=True, head_node_args=head)
+    for last in (3, 4):
+        started.add_node(num_cpus=1, node_ip_address=f"127.0.0.{last}", **settings)
+    yield started
+    ray.shutdown()
+    started.shutdown()
+
+
+def drive(cluster, store):
+    command = [sys.executable, "-c", DRIVER, json.dumps([config.to_dict() for config in CONFIGS]), str(store)]
+    return subprocess.Popen([*command, cluster.address], stdout=subprocess.PIPE, text=True, env=os.environ)
+
+
+def test_a_killed_driver_leaves_no_work_behind_and_the_same_call_goes_on(cluster, expected, tmp_path):
+    with drive(cluster, tmp_path) as driver:
+        for line in driver.stdout:
+            if int(line) >= 5:
+                break
+        driver.kill()
+    kept = sum(len(record.epochs) for record in load(tmp_path))
+    assert 4 <= kept < 24
+    assert wait_until(lambda: not busy_workers())
+    with drive(cluster, tmp_path) as driver:
+        trained = [int(line) for line in driver.stdout]
+    assert driver.returncode == 0
+    assert trained[-1] <= 24 - kept + 4  # what the two runs at work had not sent yet
+    assert curves(load(tmp_path)) == expected
+
+
+def test_a_killed_node_costs_what_was_not_saved(cluster, expected, tmp_path):
+    victim = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.5", object_store_memory=80 * 2**20)
+    said, killed = [], []
+
+    def kill_a_node(progress):
+        if progress.message:
+            said.append(progress.message)
+        if progress.epochs_done >= 4 and not killed:
+            killed.append(time.monotonic())
+            cluster.remove_node(victim, allow_graceful=False)
+
+    records = run(CONFIGS, tmp_path, "cpu", executor=f"ray:{cluster.address}", progress=kill_a_node)
+    assert killed
+    assert curves(records) == expected
+    assert all("lost" in message or "trains" in message or "go on" in message for message in said)
+
+
+def test_an_address_that_does_not_answer(tmp_path):
+    with pytest.raises(OSError, match=r"no Ray cluster at 127\.0\.0\.1:1"):
+        run(CONFIGS, tmp_path, "cpu", executor="ray:127.0.0.1:1")
+
+
+def busy_workers():
+    """Return the processes that train for Ray."""
+    found = subprocess.run(["pgrep", "-f", "^ray::_train"], stdout=subprocess.PIPE, text=True)
+    return found.stdout.split()
+
+
+def wait_until(true, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.2)
+    return true()
