@@ -121,7 +121,9 @@ class TaskReplica:
         return {**named, "buffer": dict(self._model.named_buffers())}
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+        if not self._bf16:
+            return read_outputs(self._model(inputs))
+        with torch.autocast(self._device.type, torch.bfloat16):
             return read_outputs(self._model(inputs))
 
     def _sums(self, split: Samples) -> Tensor:

@@ -141,7 +141,7 @@ def _sign_hits(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _at_least_single(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
 LOSSES: dict[str, Values] = {
