@@ -241,6 +241,7 @@ def test_every_part_is_in_the_digest():
     known = task()
     assert len(known.train) + len(known.test) == 48
     assert repr(known) == "Task('perceptron': 40 + 8 samples, 0.0 MB; loss, accuracy)"
+    assert repr(known.train) == "Samples((40, 3, 8, 8) float32 to (40,) int64)"
     assert repr(known.facts) == f"TaskFacts({known.label}: 40 + 8 samples; loss, accuracy)"
 
 

@@ -19,7 +19,7 @@ from heatbath.tasks.fingerprints import tensor_bytes
 FORMS = "(inputs, targets) as tensors or arrays, a torch Dataset, or a function that returns them"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Samples:
     """One part of a task's data.
 
@@ -33,6 +33,10 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def __repr__(self) -> str:
+        words = (f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in (self.inputs, self.targets))
+        return f"Samples({' to '.join(words)})"
 
     @property
     def nbytes(self) -> int:
