@@ -25,7 +25,7 @@ from torch.utils.hooks import unserializable_hook
 
 from heatbath.thermometry.moments import widened
 from heatbath.thermometry.per_sample import as_real
-from heatbath.thermometry.step_statistics import gram
+from heatbath.thermometry.step_statistics import squared_length
 
 Weigh = Callable[[Tensor, Tensor], Tensor]  # a parameter and numbers of its shape to their sum, weighted by its metric
 
@@ -97,8 +97,8 @@ class GradientParts:
     def squares_now(self) -> list[Tensor]:
         """Return the squared length of each group's gradient as it is."""
         with torch.no_grad():
-            found = [gram([p.grad.detach()] for p in group if p.grad is not None) for group in self._groups]
-        return [torch.zeros((), dtype=torch.float64) if total is None else total[0, 0] for total in found]
+            found = [[squared_length(p.grad) for p in group if p.grad is not None] for group in self._groups]
+            return [sum(row[1:], row[0]) if row else torch.zeros(()) for row in found]
 
     def _see(self, reference: weakref.ref[Tensor], grad: Tensor) -> None:
         parameter = reference()
@@ -107,8 +107,8 @@ class GradientParts:
         with torch.no_grad():
             # Whether earlier passes are still there: a first one need not ask.
             earlier = parameter.grad if id(parameter) in self._seen else None
-            left = None if earlier is None else _square(earlier)
-            square = torch.ones((), device=grad.device) if self._only_counts else _square(grad)
+            left = None if earlier is None else squared_length(earlier)
+            square = torch.ones((), device=grad.device) if self._only_counts else squared_length(grad)
             keeps = self._keeps_squares and not self._only_counts
             self._incoming[id(parameter)] = square, left, squares_of(grad) if keeps else None
 
@@ -155,10 +155,6 @@ def add_up(weigh: Weigh, groups: list[list[Tensor]], numbers: Callable[[Tensor],
     """Return the weighted sums of some numbers of each parameter, by group."""
     rows = [[weigh(p, x) for p in group if (x := numbers(p)) is not None] for group in groups]
     return [float(torch.stack(row).sum()) if row else 0.0 for row in rows]
-
-
-def _square(gradient: Tensor) -> Tensor:
-    return torch.as_tensor(gram([[gradient]]))[0, 0]
 
 
 def _when_backward_ends(call: Callable[[], None]) -> None:

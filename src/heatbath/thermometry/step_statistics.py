@@ -109,16 +109,24 @@ def gram(vectors: Iterable[Sequence[Tensor]]) -> Tensor | None:
 
     for tensors in vectors:
         flat = [as_real(tensor.to_dense() if tensor.is_sparse else tensor).reshape(-1) for tensor in tensors]
-        size = 2**13 if flat[0].device.type == "cpu" else 2**20
-        for start in range(0, len(flat[0]), size):
-            parts = [vector[start : start + size] for vector in flat]
-            if bucket and (count + len(parts[0]) > size or bucket[0][0].device != parts[0].device):
+        length, device = flat[0].numel(), flat[0].device
+        size = 2**13 if device.type == "cpu" else 2**20
+        for start in range(0, length, size):
+            part = min(size, length - start)
+            if bucket and (count + part > size or bucket[0][0].device != device):
                 flush()
-            bucket.append(parts)
-            count += len(parts[0])
+            bucket.append(flat if part == length else [vector[start : start + part] for vector in flat])
+            count += part
     if bucket:
         flush()
     return total
+
+
+def squared_length(tensor: Tensor) -> Tensor:
+    """Return the sum of the squares of the components, in the widest numbers."""
+    dense = as_real(tensor.to_dense() if tensor.is_sparse else tensor)
+    length: Tensor = torch.linalg.vector_norm(dense, dtype=widest(dense.device))
+    return length.square()
 
 
 def widest(device: torch.device) -> torch.dtype:
