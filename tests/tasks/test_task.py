@@ -93,7 +93,7 @@ class Stream(IterableDataset):
         ("math:data", ValueError, "train 'math:data': math has no data"),
         ("math", ValueError, "name it as package.module:attribute"),
     ],
-    ids=lambda value: "" if isinstance(value, type) else str(value)[:30],
+    ids=lambda value: value[:30] if isinstance(value, str) else "",
 )
 def test_data_that_cannot_be_used_is_told(given, error, message):
     with pytest.raises(error, match=message):
@@ -152,7 +152,7 @@ def test_data_that_does_not_fit_into_the_memory_is_refused(monkeypatch):
         ({"augment": lambda inputs, generator: inputs[:3]}, ValueError, r"returns \(3, 3, 8, 8\) for inputs of shape"),
         ({"augment": lambda inputs: inputs}, ValueError, "augment of task perceptron fails: TypeError"),
     ],
-    ids=lambda value: "" if isinstance(value, type) else str(value)[:40],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_what_cannot_be_trained_is_one_line(changes, error, message):
     with pytest.raises(error, match=message) as caught:
