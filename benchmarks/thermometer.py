@@ -105,14 +105,14 @@ def time_idle(name: str, device: torch.device, rounds: int) -> float:
     thermometer.remove()  # what it does after a step is called here, by hand
     for _ in range(rounds):
         training.optimizer.zero_grad()
-        start = time.perf_counter()
+        start = now()
         thermometer.observe(training.loss_fn, training.inputs, training.targets)
-        before = time.perf_counter() - start
+        before = now() - start
         training.loss_fn(training.model(training.inputs), training.targets).backward()
         training.optimizer.step()
-        start = time.perf_counter()
+        start = now()
         thermometer._after_step(training.optimizer, (), {})
-        times.append(before + time.perf_counter() - start)
+        times.append(before + now() - start)
     return float(np.median(times))
 
 
@@ -220,12 +220,18 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tens
 def timed(step: Step, steps: int, device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    start = now()
     for _ in range(steps):
         step()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return (time.perf_counter() - start) / steps
+    return (now() - start) / steps
+
+
+def now() -> float:
+    """Seconds; on one CPU thread those that the processor worked, so that other programs matter little."""
+    is_alone = torch.get_num_threads() == 1 and not torch.cuda.is_initialized()
+    return time.process_time() if is_alone else time.perf_counter()
 
 
 def interval_of_median(values: Any) -> tuple[float, float, float]:
