@@ -365,3 +365,15 @@ def test_a_with_statement_ends_it_after_an_exception():
     hb.randomize(optimizer, LAW)
     optimizer.heatbath_draws.remove()
     hb.RandomLR(optimizer, LAW)
+
+
+@pytest.mark.parametrize("entry", ["draws", {"law": "lognormal:0.6"}])
+def test_a_damaged_entry_in_the_state_of_the_optimizer_changes_nothing(entry):
+    parameters, optimizer = make(torch.optim.SGD, lr=0.1, momentum=0.9)
+    handle = hb.randomize(optimizer, LAW)
+    state = {**optimizer.state_dict(), "heatbath": entry}
+    walk(optimizer, parameters, gradients(parameters, 2))
+    with pytest.raises(ValueError, match="not a state of draws"):
+        optimizer.load_state_dict(state)
+    assert handle.state_dict()["step"] == 2
+    assert optimizer.state

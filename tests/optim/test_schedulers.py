@@ -361,3 +361,33 @@ def test_groups_may_come_later():
             one, other = scheduler.get_last_lr()
             assert other == pytest.approx(5 * one, abs=1e-15)
         optimizer.param_groups.clear()
+
+
+@pytest.mark.parametrize("optimizer_first", [False, True])
+@pytest.mark.filterwarnings("ignore:the state dict holds no draws:UserWarning")
+def test_a_state_from_before_the_draws_were_in_the_optimizer(optimizer_first):
+    """Groups then held the multiplied rate, with the rate itself and the multiplier beside it."""
+    parameter, optimizer = make(kind=torch.optim.AdamW)
+    scheduler = hb.RandomLR(optimizer, LAW, seed=3)
+    effective = []
+    for k in range(9):
+        if k == 5:
+            old = copy.deepcopy(optimizer.state_dict())
+            del old["heatbath"]
+            live = optimizer.param_groups[0]
+            old["param_groups"][0].update({key: live[key] for key in ("lr", "base_lr", "lr_factor")})
+            saved = old, scheduler.state_dict()
+        effective.append(optimizer.param_groups[0]["lr"])
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        scheduler.step()
+    parameter, resumed = make(kind=torch.optim.AdamW)
+    again = hb.RandomLR(resumed, LAW, seed=3)
+    pairs = list(zip((resumed, again), saved, strict=True))
+    for part, state in pairs if optimizer_first else reversed(pairs):
+        part.load_state_dict(state)
+    for k in range(5, 9):
+        assert resumed.param_groups[0]["lr"] == pytest.approx(effective[k], rel=1e-12)
+        parameter.grad = torch.ones_like(parameter)
+        resumed.step()
+        again.step()

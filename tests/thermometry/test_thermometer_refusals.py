@@ -71,7 +71,7 @@ def test_loss_that_weighs_the_halves_is_no_sum():
     assert thermometer.trace > 0.0
 
 
-@pytest.mark.parametrize("callback", ["run.csv", ["run.csv"], [3]])
+@pytest.mark.parametrize("callback", ["run.csv", ["run.csv"], [3], None])
 def test_a_callback_that_is_no_function_is_told_at_once(callback):
     with pytest.raises(TypeError, match="callback must be a function"):
         make(callback=callback)
@@ -164,3 +164,32 @@ def test_knobs_without_a_temperature(settings):
     assert thermometer.temperature is None
     assert "0 <= momentum < 1" in thermometer.reason
     assert thermometer.trace > 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "data", "words"),
+    [
+        (lambda _: 3.0, batch(0), "one number, the mean over the batch, got 3.0"),
+        (lambda _: None, batch(0), "got None"),
+        (lambda b: b[0].mean(), batch(0), "the loss has no gradient"),
+        (lambda _: torch.zeros(()), ["a", "b"], "no tensor with samples"),
+    ],
+)
+def test_what_cannot_be_observed(loss, data, words):
+    _, _, thermometer = make()
+    with pytest.raises(ValueError, match=words):
+        thermometer.observe(loss, data)
+
+
+@pytest.mark.parametrize("state", [{}, None, {"step": 3}])
+def test_a_state_of_something_else(state):
+    _, _, thermometer = make()
+    with pytest.raises(ValueError, match="not a thermometer's"):
+        thermometer.load_state_dict(state)
+
+
+def test_it_prints_what_it_reads():
+    model, optimizer, thermometer = make()
+    assert repr(thermometer) == "Thermometer(SGD, step=0, temperature=nan, trace=nan, noise_scale=nan)"
+    step(model, optimizer, thermometer, *batch(0), cross_entropy)
+    assert repr(thermometer).startswith(f"Thermometer(SGD, step=1, temperature={thermometer.temperature:.4g}, trace=")

@@ -122,13 +122,16 @@ class DrawSource(ABC):
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 (a hook)
         groups = [self.clean(group) for group in state_dict["param_groups"]]
-        return {**state_dict, "param_groups": groups, STATE_KEY: self.state_dict()}
+        draws = {STATE_KEY: self.state_dict()} if self.is_alive else {}
+        return {**state_dict, "param_groups": groups, **draws}
 
     def _load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:  # noqa: ARG002 (a hook's signature)
-        self._loaded = state_dict.get(STATE_KEY)
+        self._loaded, ours = state_dict.get(STATE_KEY), self.state_dict()
         if self._loaded is not None:
-            refuse_other_draws(self._loaded, self.state_dict(), self.name)
-        elif state_dict["state"] and self.state_dict().get("step", 0) <= 0:
+            if not isinstance(self._loaded, dict) or not {"law", "coupling", "seed", "step"} <= self._loaded.keys():
+                raise ValueError(f"the state dict's {STATE_KEY!r} is not a state of draws: got {self._loaded!r}")
+            refuse_other_draws(self._loaded, ours, self.name)
+        elif state_dict["state"] and ours.get("step", 0) <= 0:
             warnings.warn(
                 f"the state dict holds no draws of {self.name}, which begin anew unless you load them as well",
                 UserWarning,

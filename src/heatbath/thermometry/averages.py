@@ -45,7 +45,7 @@ class ExponentialAverage:
     """
 
     def __init__(self, decay: float) -> None:
-        if not 0.0 <= decay < 1.0:
+        if not isinstance(decay, int | float) or not 0.0 <= decay < 1.0:
             raise ValueError(f"decay must be a number with 0 <= decay < 1, got {decay!r}")
         self.decay = float(decay)
         self.clear()

@@ -59,6 +59,8 @@ def compare_halves(
     """
     model, size = innermost(model), batch_length(batch)
     half = size // 2
+    if size == 0:
+        raise ValueError("the batch holds no tensor with samples along its first dimension: there is nothing to halve")
     if half == 0:
         raise ValueError(f"a batch of {size} has no two halves to compare: the noise needs at least 2 samples a step")
     parameters = [p for group in groups for p in group]
@@ -68,6 +70,8 @@ def compare_halves(
         loss = loss_of_batch(_cut(batch, size, slice(low, high)))
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise ValueError(f"the loss must be one number, the mean over the batch, got {_describe(loss)}")
+        if not loss.requires_grad and torch.is_grad_enabled():
+            raise ValueError("the loss has no gradient: it must come from the outputs of the model, with autograd on")
         return loss.reshape(())
 
     def differentiate(low: int, high: int) -> tuple[Tensor, tuple[Tensor | None, ...]]:

@@ -242,6 +242,11 @@ class Thermometer:
         self._hook.remove()
         self._let_go()
 
+    def __repr__(self) -> str:
+        known = {"temperature": self.temperature, "trace": self.trace, "noise_scale": self.noise_scale}
+        numbers = ", ".join(f"{key}={value:.4g}" for key, value in known.items() if value is not None)
+        return f"Thermometer({type(self._optimizer).__name__}, step={self.step}, {numbers})"
+
     def __enter__(self) -> Thermometer:
         return self
 
@@ -257,8 +262,10 @@ class Thermometer:
         """Go on from a saved state, as if the run had never stopped.
 
         Raises:
-            ValueError: it is of another number of parameter groups; nothing has been changed.
+            ValueError: it is not a thermometer's, or of another number of groups; nothing has been changed.
         """
+        if not isinstance(state_dict, dict) or not {"step", "averages", "stiffness", "history"} <= state_dict.keys():
+            raise ValueError("the state dict is not a thermometer's: it lacks step, averages, stiffness or history")
         saved, groups = len(state_dict["stiffness"]), len(self._optimizer.param_groups)
         if saved != groups:
             raise ValueError(f"the state dict is of {saved} parameter groups, this optimizer has {groups}")
@@ -360,7 +367,7 @@ class Thermometer:
 
 
 def _check_callbacks(callback: Callback | Iterable[Callback]) -> list[Callback]:
-    found: list[Any] = [callback] if callable(callback) else list(callback)
+    found: list[Any] = list(callback) if isinstance(callback, Iterable) and not callable(callback) else [callback]
     for one in found:
         if not callable(one):
             raise TypeError(f"callback must be a function of a reading, such as hb.CSVLog('run.csv'), got {one!r}")
