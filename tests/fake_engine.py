@@ -75,6 +75,7 @@ def pretend_gpu(monkeypatch):
     """Take the path of a GPU, on the CPU, in stacks of up to 100."""
     monkeypatch.setattr(machine, "choose_device", lambda _: "cuda")
     monkeypatch.setattr(machine, "describe_device", lambda _: "a GPU")
+    monkeypatch.setattr(machine, "visible_gpus", lambda: ["0"])
     monkeypatch.setattr(machine, "free_gpu_memory", lambda _: 130_000_000_000)
     monkeypatch.setattr(trainer, "_memory", lambda _: (12_300_000_000, 130_000_000_000))
     monkeypatch.setattr(planning, "plan_stacks", lambda configs, device, free_bytes=None: 100)
@@ -108,5 +109,9 @@ class WorkerStack(FakeStack):
 
 
 def serve(line, life):
+    if "HEATBATH_TEST_GPUS" in os.environ:
+        gpu = f"GPU {os.environ['CUDA_VISIBLE_DEVICES']}"
+        trainer._memory = lambda _: (1, 2)
+        machine.describe_origin = lambda _: {"device": gpu}
     trainer.Stack, trainer.load_dataset = WorkerStack, lambda *_, **__: None
     local.serve(line, life)

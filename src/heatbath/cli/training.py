@@ -24,7 +24,7 @@ StoreOption = Annotated[Path, folder_option("--store", "The folder where results
 DeviceOption = Annotated[
     str,
     typer.Option(
-        "--device", metavar="NAME", help="auto (a GPU, if there is one), cpu, cuda, or cuda:1 for the second GPU."
+        "--device", metavar="NAME", help="auto (GPUs, if there are any), cpu, cuda (all GPUs), or cuda:1 (the second)."
     ),
 ]
 DataOption = Annotated[Path | None, folder_option("--data-dir", "Where to look for the data first.")]

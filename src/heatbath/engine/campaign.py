@@ -40,7 +40,7 @@ class Campaign:
         locks.tidy(store.owners)
         self._owner = locks.Owner(store.owners)
         self._recorder = Recorder(store, self._owner)
-        self._queue = JobQueue(store, self._owner, tally, executor.stack_size, stack)
+        self._queue = JobQueue(store, self._owner, tally, executor.stack_size, stack, executor.slots)
 
     def finish(self) -> None:
         """Train until all runs have ended, here or in another process.
@@ -82,6 +82,7 @@ class Campaign:
             where = f"on {places} x {threads} thread{'s' * (threads != 1)}"
             if self._executor.device != "cpu":
                 where = "in one stack" if stacks == 1 else f"in {stacks} stacks of up to {size}"
+                where += f" on {places} GPUs" * (places > 1)
             self._tally.say(f"trains {_runs(runs)} of {model} {where}", once=True, routine=True)
         outcomes: Iterator[tuple[Job, Outcome]] = self._executor.train(self._queue.next, places)
         with closing(outcomes):  # type: ignore[type-var]

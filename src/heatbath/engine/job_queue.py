@@ -25,6 +25,7 @@ class JobQueue:
         tally: is told which runs have lost a part of their epochs, and why.
         stack_size: how many runs of a kind make one stack.
         largest: the most runs in a stack; None leaves it to ``stack_size``.
+        slots: how many stacks there should be at least, so that none of as many devices is idle.
 
     Attributes:
         handed_out: how many jobs there were so far.
@@ -37,9 +38,10 @@ class JobQueue:
         tally: Tally,
         stack_size: Callable[[Sequence[RunConfig]], int],
         largest: int | None = None,
+        slots: int = 1,
     ) -> None:
         self._store, self._owner, self._tally = store, owner, tally
-        self._stack_size, self._largest = stack_size, largest
+        self._stack_size, self._largest, self._slots = stack_size, largest, slots
         self._shelf, self._reported_damage = Shelf(store.checkpoints), 0
         self._halved: dict[tuple[Any, ...], int] = {}
         self._stacks: deque[list[RunConfig]] = deque()
@@ -49,19 +51,22 @@ class JobQueue:
         return len(self._stacks)
 
     def fill(self, configs: Sequence[RunConfig]) -> None:
-        """Put runs, and nothing else, into the queue, in stacks of equal size."""
+        """Put runs, and nothing else, into the queue, in stacks of equal size; of several devices, large ones first."""
         self.prune()
         found = self._shelf.find(config.run for config in configs)
         groups: dict[tuple[Any, ...], list[RunConfig]] = {}
         for config in configs:
             groups.setdefault((planning.stack_key(config), _epoch(config, found)), []).append(config)
         self._stacks.clear()
+        most = -(-len(configs) // self._slots)  # of which each device has one
         for (key, _), members in groups.items():
-            size = self._stack_size(members)
+            size = min(self._stack_size(members), most)
             size = max(1, min(size, self._largest or size, self._halved.get(key, size)))
             stacks = -(-len(members) // size)
             bounds = [len(members) * k // stacks for k in range(stacks + 1)]
             self._stacks.extend(members[a:b] for a, b in pairwise(bounds))
+        if self._slots > 1:
+            self._stacks = deque(sorted(self._stacks, key=_size, reverse=True))
 
     def put_back(self, job: Job) -> None:
         """Queue the runs of a job again."""
@@ -128,6 +133,12 @@ class JobQueue:
             where = f"go on after epoch {epoch}" if epoch else "start over"
             runs = f"{back} run{'s' * (back != 1)}"
             self._tally.say(f"{runs} without a checkpoint of the last epoch {where}; the numbers will be the same")
+
+
+def _size(members: Sequence[RunConfig]) -> float:
+    """About how long a stack takes."""
+    first = members[0]
+    return len(members) * first.epochs * first.training_images * first.cost.weights
 
 
 def _epoch(config: RunConfig, found: Mapping[str, SavedAt]) -> int:

@@ -18,7 +18,7 @@ class Options:
     """How runs are trained; none of their numbers depends on it.
 
     Attributes:
-        device: "auto" (a GPU, if there is one), "cpu", "cuda" or "cuda:1".
+        device: "auto" (the GPUs, if there are any), "cpu", "cuda" (all GPUs that torch sees) or "cuda:1" (the second).
         data_dir: where to look for the data first.
         workers: how many processes, on a CPU; None takes as many as is fastest.
         stack: the most runs in one stack; None takes as many as there is memory for.

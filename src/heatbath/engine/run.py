@@ -50,7 +50,7 @@ def run(
     Args:
         configs: the runs; a repeated one is trained once.
         store: the folder for results and checkpoints; by default one that is removed at the end.
-        device: "auto" (a GPU, if there is one), "cpu", "cuda" or "cuda:1".
+        device: "auto" (the GPUs, if there are any), "cpu", "cuda" (all GPUs that torch sees) or "cuda:1" (the second).
         data_dir: where to look for the data first; a folder.
         workers: how many processes, on a CPU; by default as many as is fastest, and this one alone for work of less
             than about 15 seconds, which is over before others have started.

@@ -88,6 +88,15 @@ def code_version() -> str:
     return f"{own}+g{commit}{'.dirty' if changes else ''}"
 
 
+def visible_gpus() -> list[str]:
+    """Return the GPUs that torch sees here, each by what ``CUDA_VISIBLE_DEVICES`` calls it."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return named[:count] if len(named) >= count else [str(number) for number in range(count)]
+
+
 def free_gpu_memory(device: str) -> int | None:
     """Return how many bytes of a GPU are free; None for a CPU."""
     if device == "cpu":

@@ -11,6 +11,7 @@ from heatbath.engine.executors import local
 from heatbath.engine.jobs import Ended, Job
 from heatbath.engine.options import Options
 from heatbath.engine.run import load, run
+from heatbath.system import machine
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_workers_that_died_earlier_do_not_stop_later_work(monkeypatch, tmp_path)
     """A second call for fewer workers than have died still starts one, instead of waiting for nobody."""
 
     class Answering:
-        def __init__(self, settings):
+        def __init__(self, settings, environment):
             self.line, self._theirs = local.Pipe()
             threading.Thread(target=self._answer, daemon=True).start()
 
@@ -110,3 +111,40 @@ def test_workers_that_died_earlier_do_not_stop_later_work(monkeypatch, tmp_path)
     jobs = [Job("one", (CONFIGS[0],), (None,)), Job("two", (CONFIGS[1],), (None,))]
     found = list(workers.train(lambda: jobs.pop(0) if jobs else None, 2))
     assert [(job.name, outcome) for job, outcome in found] == [("one", Ended()), ("two", Ended())]
+
+
+@pytest.fixture
+def two_gpus(gpu, monkeypatch):
+    """Workers that take themselves for ones of a GPU each."""
+    monkeypatch.setattr(machine, "visible_gpus", lambda: ["3", "GPU-abc"])
+    monkeypatch.setattr(local, "WORKER", WORKER)
+    monkeypatch.setenv("HEATBATH_TEST_GPUS", "yes")
+    return gpu
+
+
+def gpus_of(records):
+    return [record.origin["device"] for record in records]
+
+
+def test_all_gpus_are_used_by_a_process_each(two_gpus, tmp_path):
+    said = []
+    records = run(CONFIGS, tmp_path, "cuda", progress=lambda p: said.append(p.message))
+    assert curves(records) == alone(CONFIGS)
+    assert sorted(gpus_of(records)) == ["GPU 3"] * 3 + ["GPU GPU-abc"] * 3
+    assert "trains 6 runs of mlp in 2 stacks of up to 3 on 2 GPUs" in said
+    assert two_gpus.trained == [], "none in this process"
+
+
+def test_one_gpu_of_several_is_used_by_this_process(two_gpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "choose_device", lambda device: device)
+    run(CONFIGS, tmp_path, "cuda:1")
+    assert two_gpus.sizes == [6]
+
+
+def test_a_gpu_whose_worker_dies_is_left_out(two_gpus, tmp_path, monkeypatch):
+    (tmp_path / "once").touch()
+    monkeypatch.setenv("HEATBATH_TEST_ONCE", str(tmp_path / "once"))
+    said = []
+    records = run(CONFIGS, tmp_path / "store", "cuda", stack=1, progress=lambda p: said.append(p.message or ""))
+    assert curves(records) == alone(CONFIGS)
+    assert any("a worker is lost (signal 9" in message for message in said)

@@ -18,6 +18,10 @@ class Executor(Protocol):
     def device(self) -> str:
         """On what jobs are trained: ``"cpu"``, or a name that begins with ``"cuda"``."""
 
+    @property
+    def slots(self) -> int:
+        """How many stacks there should be at least, so that no GPU is idle; 1 on a CPU, where a stack is one run."""
+
     def prepare(self, configs: Sequence[RunConfig], progress: Callable[[str, int, int], None] | None = None) -> None:
         """Make sure of the data that runs need, before any is trained."""
 

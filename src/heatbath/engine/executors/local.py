@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe, wait
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from heatbath.engine import planning
+from heatbath.engine.executors.interface import NextJob
 from heatbath.engine.jobs import Ended, Job, Outcome
 from heatbath.engine.options import Options
 from heatbath.engine.trainer import Trainer
@@ -26,11 +27,12 @@ WORKER = "from heatbath.engine.executors.local import serve; serve({line}, {life
 
 _WORTH_WORKERS = 15.0  # seconds of work from which on it pays to start processes, which takes some seconds itself
 
-NextJob = Callable[[], Job | None]
-
 
 class Local:
-    """This machine: one GPU, or the cores of its CPU.
+    """This machine: its GPUs, or the cores of its CPU.
+
+    With "cuda", and with "auto" where there are any, all GPUs are used that torch sees, by a process for each; a single
+    one by this process. With "cuda:1" it is the second alone.
 
     Args:
         options: of the call; the device is resolved here.
@@ -43,8 +45,17 @@ class Local:
     def __init__(self, options: Options, checkpoints: Path) -> None:
         self.device = self.resolve(options.device)
         self._options = replace(options, device=self.device)
-        self._trainer = Trainer(self._options, checkpoints)
-        self._workers = Workers(self._options, checkpoints)
+        gpus = machine.visible_gpus() if self.device == "cuda" else []
+        self._gpus = gpus[: options.workers] if len(gpus) > 1 else []
+        # Where workers have the GPUs, this process only looks for the data.
+        here = replace(self._options, device="cpu") if self._gpus else self._options
+        self._trainer = Trainer(here, checkpoints)
+        self._workers = Workers(self._options, checkpoints, [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in self._gpus])
+
+    @property
+    def slots(self) -> int:
+        """How many stacks there should be at least: one for each GPU."""
+        return max(1, len(self._gpus))
 
     def resolve(self, device: str) -> str:
         """Return which device that is here; "auto" is a GPU, if there is one."""
@@ -74,14 +85,14 @@ class Local:
             seconds: about how long one core takes for them.
         """
         if self.device != "cpu":
-            return 1, 1
+            return self.slots, 1
         processes, threads = planning.cpu_workers(configs[0], machine.available_cores())
         enough = self._options.workers is not None or seconds > _WORTH_WORKERS
         return min(self._options.workers or processes, jobs) if enough else 1, threads
 
     def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome]]:
         """Train jobs, so many at a time, until there is none."""
-        if places == 1:
+        if places == 1 and not self._gpus:
             while (job := next_job()) is not None:
                 for outcome in self._trainer.work(job):
                     yield job, outcome
@@ -102,10 +113,13 @@ class Workers:
     Args:
         options: of the call.
         checkpoints: the folder for them.
+        environments: what to add to the environment of each worker, in which a worker may see a GPU of its own; any
+            number of workers is started if there is none.
     """
 
-    def __init__(self, options: Options, checkpoints: Path) -> None:
+    def __init__(self, options: Options, checkpoints: Path, environments: Sequence[Mapping[str, str]] = ()) -> None:
         self._settings = options, checkpoints
+        self._environments = list(environments)
         self._idle: list[_Worker] = []
         self._busy: dict[Connection, tuple[_Worker, Job]] = {}
         self._dead = 0
@@ -120,7 +134,7 @@ class Workers:
         room = max(1, count - self._dead)  # where one has died, fewer fit
         while True:
             while len(self._busy) < room and (job := next_job()) is not None:
-                worker = self._idle.pop() if self._idle else _Worker(self._settings)
+                worker = self._idle.pop() if self._idle else self._start()
                 self._busy[worker.line] = worker, job
                 with suppress(OSError):  # it has died; that is noticed below
                     worker.line.send(job)
@@ -149,6 +163,9 @@ class Workers:
                     self._idle.append(worker)
                 yield job, outcome
 
+    def _start(self) -> _Worker:
+        return _Worker(self._settings, self._environments.pop(0) if self._environments else {})
+
     def close(self) -> None:
         """End all workers, whatever they are doing."""
         for worker in (*self._idle, *(worker for worker, _ in self._busy.values())):
@@ -173,7 +190,7 @@ def serve(line_handle: int, life_handle: int) -> None:
 
 
 class _Worker:
-    def __init__(self, settings: Any) -> None:
+    def __init__(self, settings: Any, environment: Mapping[str, str]) -> None:
         self.line, theirs = Pipe()
         life, own_end = os.pipe()
         self._life = forks.keep_private(own_end)
@@ -187,7 +204,7 @@ class _Worker:
                 [sys.executable, "-P", "-c", program],
                 pass_fds=(theirs.fileno(), life),
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+                env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)},
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

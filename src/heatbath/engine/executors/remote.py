@@ -55,6 +55,11 @@ class Remote:
         """On what the workers train."""
         return self.facts.device
 
+    @property
+    def slots(self) -> int:
+        """How many stacks there should be at least: one for each GPU."""
+        return 1 if self.device == "cpu" else self.options.workers or max(1, self.count_places())
+
     def prepare(self, configs: Sequence[RunConfig], progress: Callable[[str, int, int], None] | None = None) -> None:
         """Meet a worker; the data is looked for by the workers, and lent to those who lack it."""
         del configs, progress
