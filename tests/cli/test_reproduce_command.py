@@ -31,12 +31,29 @@ def trained(tmp_path_factory):
 def test_train_draw_and_judge(heatbath, tmp_path, monkeypatch):
     status, out, _ = heatbath(*SMOKE, "--seeds", 1)
     assert status == 0
-    assert re.search(r"^coupling +Both couplings reach the same test accuracy +undecided", out, re.MULTILINE)
+    assert re.search(r"^coupling +undecided +Both couplings reach the same test accuracy", out, re.MULTILINE)
     assert out.endswith("\nThe report: out/report.html\n")
     assert (tmp_path / "out" / "report.html").is_file()
     monkeypatch.setattr(run, "complete", lambda *_, **__: pytest.fail("trained again"))
     assert heatbath(*SMOKE, "--seeds", 1)[1] == out
     assert "Not complete: coupling" in heatbath(*SMOKE, "--draw-only")[1]
+
+
+def test_verdicts_as_json(heatbath, trained):
+    for command in (
+        ("reproduce", "coupling", "--scale", "smoke", "--draw-only", "--store"),
+        ("report", "--out", "page"),
+    ):
+        status, out, err = heatbath(*command, str(trained), "--json")
+        assert (status, err) == (0, "")
+        found = json.loads(out)
+        assert found["scale"] == "smoke"
+        ours = [verdict for verdict in found["verdicts"] if verdict["figure"] == "coupling"]
+        assert len(ours) == 4
+        assert {verdict["outcome"] for verdict in ours} <= {"confirmed", "contradicted", "undecided"}
+        assert all(verdict["interval"][0] < verdict["interval"][1] for verdict in ours)
+    study = json.loads(heatbath("report", str(trained), "--by", "protocol", "--by", "coupling", "--json")[1])
+    assert len(study["verdicts"]) == 3
 
 
 def test_list(heatbath, tmp_path):
@@ -125,7 +142,7 @@ def test_report_needs_no_training(heatbath, tmp_path, exported, monkeypatch):
     status, out, err = heatbath("report", "exports", "--out", "page")
     assert (status, err) == (0, "")
     assert "The report, at the scale smoke: page/report.html" in out
-    assert re.search(r"^coupling +Both couplings reach the same test accuracy +\w+:? .*n = 2", out, re.MULTILINE)
+    assert re.search(r"^coupling +\w+ +Both couplings reach the same test accuracy.*n = 2", out, re.MULTILINE)
     assert re.search(r"^figure1 .* undecided ", out, re.MULTILINE)
     assert "Not complete: figure1;" in out
     page = (tmp_path / "page" / "report.html").read_text()
@@ -254,7 +271,8 @@ def test_verdicts_fit_the_terminal(capsys, monkeypatch, width):
     verdicts.print_verdicts([("figure1", verdict) for verdict in (*found, *found)])
     out = capsys.readouterr().out
     text = " ".join(out.split())
-    assert text.count("confirmed") == 2
+    assert text.count("confirmed") == 3
+    assert text.endswith("2 confirmed")
     assert "margin" not in text
     assert width is None or max(map(len, out.splitlines())) <= width
     assert (out.count("\n") == 4) == (width is None)

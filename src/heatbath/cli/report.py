@@ -18,9 +18,9 @@ from heatbath.cli.comparisons import (
     with_record,
 )
 from heatbath.cli.progress import display
-from heatbath.cli.screens import console, folder_option, terminal_width, warn
+from heatbath.cli.screens import console, folder_option, terminal_width, warn, write
 from heatbath.cli.summaries import name_some
-from heatbath.cli.verdicts import print_verdicts
+from heatbath.cli.verdicts import print_verdicts, verdicts_to_json
 from heatbath.runs.collection import main_metric
 from heatbath.runs.records import Record
 from heatbath.runs.sources import read_records
@@ -57,6 +57,7 @@ def rebuild_report(
     where: WhereOption = None,
     diverged: DivergedOption = "tell",
     out: Annotated[Path, folder_option("--out", "The folder for the report and its pictures.")] = Path("out"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
 ) -> None:
     """Write a page of figures and verdicts from runs that are there; nothing is trained.
 
@@ -67,11 +68,11 @@ def rebuild_report(
         if scale is not None or seeds is not None:
             raise ValueError("--scale and --seeds are for the report on the paper: leave them out, or --by")
         options = {"margin": margin, "level": level, "against": against, "diverged": parse_diverged(diverged)}
-        _report_on_study(source, by, metric, parse_where(where), options, out)
+        _report_on_study(source, by, metric, parse_where(where), options, out, as_json=as_json)
     elif metric or margin or against or where:
         raise ValueError("--metric, --margin, --against and --where need --by, the setting that makes the groups")
     else:
-        _report_on_paper(source, scale, seeds, out)
+        _report_on_paper(source, scale, seeds, out, as_json=as_json)
 
 
 def _report_on_study(
@@ -81,6 +82,8 @@ def _report_on_study(
     where: Mapping[str, str],
     options: dict[str, Any],
     out: Path,
+    *,
+    as_json: bool,
 ) -> None:
     from heatbath import Records, compare
     from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
@@ -103,6 +106,9 @@ def _report_on_study(
         figure = study_figure(runs, found, by)
         opening, about = open_study(figure, found, str(source)), about_study(runs, options["level"])
         page = write_report([figure], out, about=about, opening=opening)
+    if as_json:
+        write(verdicts_to_json([(figure.name, verdict) for verdict in figure.verdicts], report=str(page)))
+        return
     print_comparisons(found)
     for text in figure.missing:
         warn(text)
@@ -115,7 +121,7 @@ def _main_metric(groups: Mapping[str, Sequence[Record]]) -> str:
     return main_metric(record for members in groups.values() for record in members)
 
 
-def _report_on_paper(source: Path, scale: str | None, seeds: int | None, out: Path) -> None:
+def _report_on_paper(source: Path, scale: str | None, seeds: int | None, out: Path, *, as_json: bool) -> None:
     """Draw every figure, judge every claim and write the page."""
     from heatbath.paper import SCALES, calculations, find_experiments, reproduction
     from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
@@ -141,6 +147,9 @@ def _report_on_paper(source: Path, scale: str | None, seeds: int | None, out: Pa
         figures, page = reproduction.report_on(experiments, known, chosen, seeds, results, out, left_out)
     empty = {e.name for e in experiments if not e.has_results(known, chosen, seeds, results)}
     verdicts = [(f.name, verdict) for f in figures if f.name not in empty for verdict in f.verdicts]
+    if as_json:
+        write(verdicts_to_json(verdicts, scale=chosen, report=str(page)))
+        return
     if verdicts:
         print_verdicts(verdicts)
     screen = console(wrap=terminal_width() is not None)

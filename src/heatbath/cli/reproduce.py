@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heatbath.cli.errors import resumable
 from heatbath.cli.progress import display
-from heatbath.cli.screens import console, folder_option, print_table
+from heatbath.cli.screens import console, folder_option, print_table, write
 from heatbath.cli.training import (
     DataOption,
     DeviceOption,
@@ -19,10 +19,13 @@ from heatbath.cli.training import (
     WorkersOption,
     read_options,
 )
-from heatbath.cli.verdicts import print_verdicts
+from heatbath.cli.verdicts import print_verdicts, verdicts_to_json
 from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
 from heatbath.system.folders import check_folder
+
+if TYPE_CHECKING:
+    from heatbath.paper.reproduction import Reproduction
 
 
 def reproduce_figures(
@@ -47,6 +50,7 @@ def reproduce_figures(
     draw_only: Annotated[bool, typer.Option("--draw-only", help="Train nothing: draw what is in the store.")] = False,
     list_figures: Annotated[bool, typer.Option("--list", help="Print the figures, and train nothing.")] = False,
     quiet: QuietOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
 ) -> None:
     """Train what the paper's figures need, draw them, and judge the paper's claims.
 
@@ -80,6 +84,13 @@ def reproduce_figures(
             progress=lambda fraction, doing: shown.show(fraction, (doing,)),
             say=shown.say,
         )
+    if as_json:
+        write(verdicts_to_json(found.verdicts, scale=scale, report=str(out / found.report.name)))
+    else:
+        _print_found(found, out)
+
+
+def _print_found(found: Reproduction, out: Path) -> None:
     print_verdicts(found.verdicts)
     screen = console()
     if found.left_out:
