@@ -5,20 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 from hosts import BATCH_SIZE, Samples, batches
 from plain_loops import assert_close, measure_plainly
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    program = Path(__file__).with_name("rank_training.py")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program, folder]
-    done = subprocess.run(launch, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-5000:]
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
 def dealt_one_by_one():
@@ -35,12 +24,17 @@ def dealt_in_batches():
     return [each[i : i + 2] for i in range(0, len(each), 2)]
 
 
-@pytest.mark.parametrize(("host", "deal"), [("lightning", dealt_one_by_one), ("transformers", dealt_in_batches)])
-def test_two_ranks_read_what_two_micro_batches_do(ranks, host, deal):
-    first, second = (rank[host] for rank in ranks)
+def test_two_ranks_read_what_two_micro_batches_do(tmp_path):
+    """One launch for both hosts: most of its time is imports."""
+    program = Path(__file__).with_name("rank_training.py")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program, tmp_path]
+    done = subprocess.run(launch, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-5000:]
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
     assert first == second
-    history, weights = measure_plainly(interval=1, steps=deal(), are_ranks=True)
-    torch.testing.assert_close(torch.tensor(first["weights"]), weights, rtol=1e-5, atol=1e-7)
-    assert len(history) == 3
-    assert first["history"][-1]["loss"] > 0
-    assert_close(first["history"], history)
+    for host, deal in (("lightning", dealt_one_by_one), ("transformers", dealt_in_batches)):
+        history, weights = measure_plainly(interval=1, steps=deal(), are_ranks=True)
+        torch.testing.assert_close(torch.tensor(first[host]["weights"]), weights, rtol=1e-5, atol=1e-7)
+        assert len(history) == 3
+        assert first[host]["history"][-1]["loss"] > 0
+        assert_close(first[host]["history"], history)
