@@ -32,11 +32,14 @@ def test_an_interrupted_race_goes_on(heatbath, engine):
     assert heatbath(*RACE, *HERE, "--store", "store") == (0, whole, "")
 
 
-def test_a_race_on_a_task_of_ones_own(heatbath):
+def test_a_race_on_a_task_of_ones_own(heatbath, tmp_path):
     arguments = ("--arm", "lr=0.01", "--arm", "lr=0.1", "--set", "batch_size=32", "--set", "epochs=3")
-    status, out, err = heatbath("race", "--task", "own_task:rings", *arguments, "--max-seeds", 5, *HERE[:4], "-q")
+    page = ("--max-seeds", 5, *HERE[:4], "-q", "--out", "page")
+    status, out, err = heatbath("race", "--task", "own_task:rings", *arguments, *page)
     assert (status, err) == (0, "")
     assert "of 2 (" in out
+    assert "The page: page/report.html" in out
+    assert "test accuracy: lr=0.01 against lr=0.1" in (tmp_path / "page" / "report.html").read_text()
     proof = ("--prove", "own_task:rings", "--margin", "0.5", "--epochs", 2, "--max-seeds", 5, *HERE[:4], "-q")
     status, out, err = heatbath("transfer", "--lr", 0.01, "--batch-size", 16, "--to-batch-size", 32, *proof)
     assert (status, err) == (0, "")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from heatbath.cli.comparisons import MARGINS, DivergedOption, JsonOption, parse_diverged, parse_looks, print_lines
-from heatbath.cli.screens import write
+from heatbath.cli.screens import folder_option, write
 from heatbath.cli.training import (
     DataOption,
     DeviceOption,
@@ -24,6 +24,7 @@ from heatbath.cli.training import (
     read_options,
 )
 from heatbath.runs.configs import RunConfig
+from heatbath.system.folders import check_folder
 
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 _SETTINGS = tuple(field.name for field in fields(RunConfig) if field.name not in ("seed", "task"))
@@ -56,6 +57,9 @@ def race_arms(
     workers: WorkersOption = None,
     stack: StackOption = None,
     quiet: QuietOption = False,
+    out: Annotated[
+        Path | None, folder_option("--out", "A folder for a page with the curves of all arms and the verdicts.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train recipes with more and more seeds until it is decided which one is better, or that they are equal.
@@ -69,6 +73,10 @@ def race_arms(
     common |= {} if task is None else {"task": import_task(task)}
     arms = {text: RunConfig(**common | parse_settings(text.split(","), "--arm")) for text in arm}
     options = read_options(device, data_dir, workers, stack)
+    if out is not None:
+        from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
+
+        check_folder(out, "--out")
     found = race(
         arms,
         metric,
@@ -81,10 +89,11 @@ def race_arms(
         store=store,
         train=lambda configs: complete(configs, store, options, quiet=quiet),
     )
+    page = None if out is None or not found.runs else found.write_page(out)
     if as_json:
         write(json.dumps(found.to_dict(), indent=2, allow_nan=False))
     else:
-        print_lines(str(found).splitlines())
+        print_lines([*str(found).splitlines(), *([] if page is None else [f"The page: {page}"])])
 
 
 def parse_settings(texts: list[str] | tuple[str, ...], option: str) -> dict[str, Any]:

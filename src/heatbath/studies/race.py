@@ -48,6 +48,7 @@ class Race:
         seeds: how many seeds each arm was trained with.
         ended: why: ``"decided"``, ``"seeds"`` (all planned ones are trained) or ``"budget"``.
         planned: how many runs the fixed design with all planned seeds has.
+        records: the runs of each arm.
     """
 
     comparisons: Comparisons
@@ -55,6 +56,7 @@ class Race:
     seeds: dict[str, int]
     ended: str
     planned: int
+    records: Mapping[str, Sequence[Record]] = field(repr=False)
 
     @property
     def runs(self) -> int:
@@ -85,6 +87,16 @@ class Race:
             "planned": self.planned,
             **{key: value for key, value in self.comparisons.to_dict().items() if key != "sentence"},
         }
+
+    def write_page(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a page with the curves of all arms and the verdicts, as ``heatbath report --by`` does; return it."""
+        from heatbath.report.page import write_report
+        from heatbath.report.study import about_study, open_study, study_figure
+
+        figure = replace(study_figure(self.records, self.comparisons, ["arm"]), title="A race")
+        opening = replace(open_study(figure, self.comparisons, ", ".join(self.seeds)), conclusion=(self.sentence,))
+        about = about_study(self.records, self.comparisons.level)
+        return write_report([figure], Path(folder), about=about, opening=opening)
 
     def _repr_html_(self) -> str:
         return f"<p>{self.sentence}</p>{self.comparisons._repr_html_()}"
@@ -162,7 +174,7 @@ def race(
             break
     found = Comparisons(tuple(state.found.values()), level)
     best = tuple(name for name in entered if name not in state.beaten)
-    return Race(found, best, state.seeds, ended, len(entered) * plan[-1].seeds)
+    return Race(found, best, state.seeds, ended, len(entered) * plan[-1].seeds, state.records)
 
 
 @dataclass
