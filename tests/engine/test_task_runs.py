@@ -83,6 +83,15 @@ def test_a_task_that_cannot_be_trained_leaves_no_store(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
+def test_a_batch_of_one_is_refused_where_it_cannot_be_normalised(tmp_path):
+    resnet = make_task("resnet")  # of 90 samples
+    with pytest.raises(ValueError, match="batch_size 89: the last of 90 samples would be alone in its batch"):
+        hb.run([base(resnet), base(resnet, batch_size=89)], tmp_path / "store", "cpu")
+    assert not (tmp_path / "store").exists()
+    assert hb.run([base(resnet, batch_size=88, epochs=1)], None, "cpu")[0].status == "finished"
+    assert hb.run([base(make_task("group_resnet"), batch_size=89, epochs=1)], None, "cpu")[0].status == "finished"
+
+
 def test_a_negative_loss_is_a_loss(tmp_path):
     task = hb.Task(
         perceptron, images(40), images(8), loss=lambda outputs, targets: -outputs.square().mean(), metrics=()
@@ -160,3 +169,44 @@ def _epochs(store):
         return sum(len(record.epochs) for record in hb.load(store))
     except OSError:  # it is being made
         return 0
+
+
+MODULE = """
+from torch import nn
+
+WIDTH = 8
+
+
+def make():
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 4))
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module that this process has imported and its workers can import."""
+    (tmp_path / "code_of_mine.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    import code_of_mine
+
+    yield code_of_mine
+    del sys.modules["code_of_mine"]
+
+
+def test_workers_that_would_train_another_model_say_so(module, tmp_path):
+    """A value set from outside, or code that is edited meanwhile, is not what they import."""
+    task = hb.Task(module.make, images(40), images(8))
+    configs = hb.sweep(base(task, batch_size=20), seed=range(2))
+    expected = hb.run(configs, None, "cpu", workers=2)
+    module.WIDTH = 9
+    wider = hb.Task(module.make, images(40), images(8))
+    assert wider != task
+    with pytest.raises(ValueError, match="the model of task make is another one in a worker"):
+        hb.run(hb.sweep(base(wider, batch_size=20), seed=range(2)), tmp_path / "store", "cpu", workers=2)
+    assert {record.status for record in hb.load(tmp_path / "store")} == {"pending"}
+    records = hb.run(hb.sweep(base(wider, batch_size=20), seed=range(2)), tmp_path / "store", "cpu", workers=1)
+    assert records[0].final("train_loss") != expected[0].final("train_loss")
+    (tmp_path / "code_of_mine.py").unlink()
+    with pytest.raises(ValueError, match=r"task make cannot be imported in a worker \(No module named 'code_of"):
+        hb.run(hb.sweep(base(task, batch_size=20, lr=0.1), seed=range(2)), None, "cpu", workers=2)

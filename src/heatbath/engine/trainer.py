@@ -24,7 +24,7 @@ from heatbath.runs.checkpoints import REFUSED, DamagedCheckpointError, ReplicaSt
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
 from heatbath.system import machine
-from heatbath.tasks.probe import probe
+from heatbath.tasks.probe import check_batches
 from heatbath.tasks.task import live_task
 
 _NO_GPU_MEMORY = re.compile(r"out of memory|CU\w+_STATUS_ALLOC_FAILED|(FIND|GET) was unable to find an engine")
@@ -77,9 +77,9 @@ class Trainer:
             DataError: something can be neither found nor fetched; the message says how to get it.
         """
         try:
-            for config in {_data_key(config): config for config in configs}.values():
+            for config in {(_data_key(config), config.batch_size): config for config in configs}.values():
                 if config.task is not None:
-                    probe(live_task(config.task))
+                    check_batches(live_task(config.task), config.training_images, config.batch_size)
                     continue
                 self.dataset(config, progress)
                 self.features(config, progress)

@@ -30,12 +30,14 @@ class Probe:
         dropout_calls: how many times a step drops something.
         draws: whether a model in training draws other random numbers too.
         same_start: whether all seeds start from the same weights.
+        batch_norm: whether a batch of a single sample cannot be trained on.
     """
 
     cost: Cost
     dropout_calls: int
     draws: bool
     same_start: bool
+    batch_norm: bool
 
 
 class _Step(NamedTuple):
@@ -87,7 +89,19 @@ def _probe(task: Task) -> Probe:
         most=1024,
         compiled_steps=2_000,
     )
-    return Probe(cost, step.dropout_calls, step.draws, same_start)
+    batch_norm = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
+    return Probe(cost, step.dropout_calls, step.draws, same_start, batch_norm)
+
+
+def check_batches(task: Task, samples: int, batch_size: int) -> None:
+    """Refuse a last batch of a single sample where BatchNorm would normalise it.
+
+    Raises:
+        ValueError: there would be one.
+    """
+    if probe(task).batch_norm and samples % batch_size == 1:
+        reason = f"the last of {samples:,} samples would be alone in its batch, which BatchNorm cannot normalise"
+        raise ValueError(f"batch_size {batch_size}: {reason}; choose another, or hold one out with validation=1")
 
 
 def _check_model(task: Task) -> tuple[nn.Module, bool]:

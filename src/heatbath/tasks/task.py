@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -184,8 +185,19 @@ def _revive(name: str, facts: TaskFacts, probed: Any, packed: Packed) -> Task:
         task = Task.__new__(Task)
         task._model, task.loss, task.metrics, task.augment = packed.unpack(name)
         task.__dict__ |= {"name": name, "facts": facts, "probed": probed, "_packed": packed}
+        for part, code in (("model", task._model), ("augment", task.augment)):
+            if _is_imported(code) and fingerprint(code) != facts.parts[part]:
+                reason = "its code, or a value that it uses, has been changed since it was imported here"
+                remedy = "change it in the module and start again, or train with workers=1"
+                raise ValueError(f"the {part} of task {name} is another one in a worker: {reason}; {remedy}")
         _REVIVED[facts.digest] = task
     return _REVIVED[facts.digest]
+
+
+def _is_imported(code: Any) -> bool:
+    """Whether a function or class came by the name of its module, and not by value."""
+    module, name = getattr(code, "__module__", None), getattr(code, "__qualname__", "")
+    return module not in (None, "__main__") and getattr(sys.modules.get(module), name, None) is code
 
 
 def _name_of(model: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -180,9 +181,9 @@ def serve(line_handle: int, life_handle: int) -> None:
     with suppress(EOFError, OSError), Connection(line_handle) as line:
         trainer = Trainer(*line.recv())
         while True:
-            job = line.recv()
+            received = line.recv_bytes()
             try:
-                for outcome in trainer.work(job):
+                for outcome in trainer.work(pickle.loads(received)):  # in here, as a task may not find its modules
                     line.send(outcome)
             except Exception as error:
                 known = isinstance(error, OSError | ValueError | TypeError)
