@@ -52,9 +52,11 @@ class DataParallel:
     """
 
     def __init__(self, model: nn.Module, process_group: dist.ProcessGroup | None) -> None:
-        self._model, self._group = model, process_group
-        self.averages_in_backward = process_group is None  # as DistributedDataParallel does
-        self._is_found = process_group is not None
+        wrapper = model if isinstance(model, DistributedDataParallel) else None
+        self._model = model
+        self._group: dist.ProcessGroup | None = process_group if wrapper is None else wrapper.process_group
+        self.averages_in_backward = process_group is None or wrapper is not None
+        self._is_found = self._group is not None
 
     @property
     def group(self) -> dist.ProcessGroup | None:
