@@ -117,6 +117,13 @@ def test_interrupts_change_nothing(tmp_path, stop_after):
     assert (tmp_path / "store" / "looks.json").read_text() == (tmp_path / "whole" / "looks.json").read_text()
 
 
+def test_no_run_is_trained_twice_without_a_store(engine):
+    arms = {"cold": RunConfig(lr=0.1, epochs=1), "hot": RunConfig(lr=0.1001, epochs=1)}
+    found = race(arms, metric="test_loss", max_seeds=10, device="cpu", workers=1)
+    assert found.seeds == {"cold": 10, "hot": 10}
+    assert sorted(engine.trained) == sorted(set(engine.trained))
+
+
 def test_a_race_trains_networks(engine, tmp_path):
     arms = {"cold": RunConfig(lr=0.1, epochs=2), "hot": RunConfig(lr=0.9, epochs=2)}
     found = race(arms, metric="test_loss", max_seeds=5, store=tmp_path / "store", device="cpu", workers=1)

@@ -7,7 +7,7 @@ group do: ``k - 1`` one-sided bounds at ``(1 - level) / (k - 1)``, however many 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -65,9 +65,6 @@ class BestOf(Sequence[Standing]):
 
     def __len__(self) -> int:
         return len(self.members)
-
-    def __iter__(self) -> Iterator[Standing]:
-        return iter(self.members)
 
     @property
     def candidates(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, overload
@@ -90,9 +90,6 @@ class Comparisons(Sequence[Comparison]):
 
     def __len__(self) -> int:
         return len(self.members)
-
-    def __iter__(self) -> Iterator[Comparison]:
-        return iter(self.members)
 
     def between(self, a: str, b: str, metric: str | None = None) -> Comparison:
         """Return the comparison of two groups by their names, in one of the metrics.

@@ -160,13 +160,12 @@ def race(
     state = _Course(entered, plan, metric, parse_margin(margin), lower, (1.0 - level) / _pairs(len(entered)), diverged)
     ended, start = "seeds", time.monotonic()
     for look in plan:
-        more = sum(look.seeds - state.seeds[name] for name in state.running)
         late = seconds is not None and time.monotonic() - start > seconds
-        if late or (allowed is not None and sum(state.seeds.values()) + more > allowed):
+        if late or (allowed is not None and sum(state.seeds.values()) + len(state.wanted(look)) > allowed):
             ended = "budget"
             break
-        wanted = [entered[name].with_(seed=seed) for name in state.running for seed in range(look.seeds)]
-        state.take(train(wanted) if train else complete(wanted, store, options, progress), look)
+        wanted = state.wanted(look)
+        state.take(train(wanted) if train else complete(wanted, store, options, progress))
         with nullcontext() if store is None else look_records.recorded_looks(_looks_file(Path(store))) as record:
             state.look(look, record)
         if not state.running:
@@ -201,10 +200,16 @@ class _Course:
     def seeds(self) -> dict[str, int]:
         return {name: len(records) for name, records in self.records.items()}
 
-    def take(self, records: Sequence[Record], look: Look) -> None:
-        """Keep the records of the running arms, which come arm by arm."""
+    def wanted(self, look: Look) -> list[RunConfig]:
+        """The runs that a look takes and that are not here yet, arm by arm."""
+        seeds = self.seeds
+        return [self.arms[name].with_(seed=seed) for name in self.running for seed in range(seeds[name], look.seeds)]
+
+    def take(self, records: Sequence[Record]) -> None:
+        """Keep the records of `wanted`: as many of each running arm."""
+        count = len(records) // len(self.running)
         for place, name in enumerate(self.running):
-            self.records[name] = list(records[place * look.seeds : (place + 1) * look.seeds])
+            self.records[name] += records[place * count : (place + 1) * count]
 
     def look(self, look: Look, record: look_records.LookRecord | None) -> None:
         """Test what is open between running arms, and stop those that are decided."""
