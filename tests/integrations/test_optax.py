@@ -1,7 +1,4 @@
-import os
 import pickle
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import partial
 
@@ -251,11 +248,3 @@ def test_bad_settings_are_told_in_one_line(settings, error, message):
     with pytest.raises(error, match=message) as told:
         random_sgd(**{"learning_rate": 0.1, **settings})
     assert "\n" not in str(told.value)
-
-
-def test_without_optax_it_says_what_to_install(tmp_path):
-    (tmp_path / "optax.py").write_text("raise ModuleNotFoundError('optax')")
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    program = "import heatbath.integrations.optax"
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
-    assert "ImportError: heatbath.integrations.optax needs optax: pip install 'heatbath[optax]'" in done.stderr.decode()

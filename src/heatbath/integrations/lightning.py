@@ -16,7 +16,10 @@ from heatbath.integrations.watch import QuietThermometer, Watch
 from heatbath.thermometry.logs import Reading
 
 try:
-    import lightning.pytorch as pl
+    try:
+        import lightning.pytorch as pl
+    except ImportError:  # the same under its older name
+        import pytorch_lightning as pl  # type: ignore[no-redef]
     from torchmetrics import Metric, MetricCollection
 except ImportError as error:
     raise ImportError("heatbath.integrations.lightning needs Lightning: pip install 'heatbath[lightning]'") from error
