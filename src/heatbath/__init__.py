@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from heatbath.runs.collection import Records
     from heatbath.runs.configs import RunConfig, sweep
     from heatbath.runs.records import Record
+    from heatbath.stats.best_of import BestOf
     from heatbath.stats.compare import compare
     from heatbath.stats.comparison import Comparison, Comparisons
-    from heatbath.studies.race import race
+    from heatbath.studies.race import Race, race
     from heatbath.tasks.task import Task
     from heatbath.thermometry.averages import Estimate
     from heatbath.thermometry.logs import CSVLog, TensorBoardLog
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Arcsine",
+    "BestOf",
     "CSVLog",
     "Comparison",
     "Comparisons",
@@ -39,6 +41,7 @@ __all__ = [
     "GradientNoise",
     "Law",
     "LogNormal",
+    "Race",
     "RandomLR",
     "RandomSGD",
     "Record",
@@ -64,12 +67,14 @@ __all__ = [
 
 # These come when they are asked for: the theory and most commands do without torch and its seconds of import.
 _LATER = {
+    "BestOf": "heatbath.stats.best_of",
     "CSVLog": "heatbath.thermometry.logs",
     "Comparison": "heatbath.stats.comparison",
     "Comparisons": "heatbath.stats.comparison",
     "CosineCycleLR": "heatbath.optim.schedulers",
     "Estimate": "heatbath.thermometry.averages",
     "GradientNoise": "heatbath.thermometry.noise",
+    "Race": "heatbath.studies.race",
     "RandomLR": "heatbath.optim.schedulers",
     "RandomSGD": "heatbath.optim.random_sgd",
     "Record": "heatbath.runs.records",

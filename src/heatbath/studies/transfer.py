@@ -181,7 +181,8 @@ def _move_adamw(original: Recipe, batch_size: int) -> Transfer:
         weight_decay=root * original.weight_decay,
     )
     assumed = (
-        "gradients that are mostly noise, so that Adam's denominator falls as one over the root of the batch size",
+        "gradients that are mostly noise: Adam's denominator then falls as one over the root of the batch size, and "
+        "the temperature goes as the rate over that root, which is kept",
         "an eps that is small against that denominator",
         "the same number of epochs; weights shrink as much over a sample, so the weight decay grows as the rate does",
     )
