@@ -175,7 +175,7 @@ def log_temperature(config):
 def test_the_collapse_is_seen_where_temperature_decides(scale):
     verdicts, figure = judge("collapse", lambda config: 0.99 + 0.02 * log_temperature(config), scale)
     assert set(verdicts.values()) == {"confirmed"}
-    assert [panel.x_log for panel in figure.panels] == [True] * 4
+    assert [panel.x_log for panel in figure.panels] == [True] * 8
     assert "Rank correlation" in figure.panels[0].note
 
 

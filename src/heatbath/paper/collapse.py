@@ -58,16 +58,14 @@ def _claims(found: FigureRuns) -> list[Judgeable]:
 
 def _panels(found: FigureRuns) -> list[Panel]:
     panels = []
-    for name, knob in _knobs(found).items():
-        series, notes = [], []
-        for colour, quantity in enumerate(_QUANTITIES):
-            values = _values(found, quantity)
-            means = tuple(float(np.mean(group)) for group in values)
-            series.append(Series(quantity.title, knob, means, style="points", colour=colour))
-            halves = _halves(knob, values) if name == "T" else ""
-            notes.append(f"{quantity.title.capitalize()}: {_note(name, knob, values)}{halves}")
-        note = " ".join(notes)
-        panels.append(Panel(f"Over {name}", _LABELS[name], "test accuracy", tuple(series), x_log=True, note=note))
+    for colour, quantity in enumerate(_QUANTITIES):
+        values = _values(found, quantity)
+        means = tuple(float(np.mean(group)) for group in values)
+        for name, knob in _knobs(found).items():
+            points = Series(quantity.title, knob, means, style="points", colour=colour)
+            note = _note(name, knob, values) + (_halves(knob, values) if name == "T" else "")
+            title = f"{quantity.title.capitalize()} over {name}"
+            panels.append(Panel(title, _LABELS[name], "test accuracy", (points,), x_log=True, note=note))
     return panels
 
 
@@ -98,7 +96,7 @@ def _tell(values: Sequence[Values]) -> bool:
 
 def _note(name: str, knob: tuple[float, ...], values: tuple[Values, ...]) -> str:
     if not _tell(values):
-        return "too few runs for a collapse statistic."
+        return "Too few runs for a collapse statistic."
     share = explained_by_order(knob, values, resamples=RESAMPLES)
     ranks = rank_correlation(knob, values, resamples=RESAMPLES)
     text = f"{name} explains {share} of the variance between groups, where chance would {_chance(knob, values):.2f}."

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from heatbath.paper.claims import LOSS_MARGIN, accuracy_margin, equal, greater
 from heatbath.paper.experiments import Experiment
 from heatbath.paper.groups import SEEDS, FigureRuns, Group, Scale, perceptron, random_and_controls
-from heatbath.paper.pictures import curve_panel, group_panel
+from heatbath.paper.pictures import overview
 from heatbath.paper.quantities import ROUGHNESS, TAIL_LOSS, TAIL_TEST
 from heatbath.paper.remarks import remark_on_scale
-from heatbath.report.panels import Panel
 from heatbath.stats.verdicts import Judgeable
 
 
@@ -31,14 +30,6 @@ def _claims(found: FigureRuns) -> list[Judgeable]:
     ]
 
 
-def _panels(found: FigureRuns) -> list[Panel]:
-    return [
-        curve_panel(found, found.groups, "train_loss", log=True),
-        curve_panel(found, found.groups, "test_accuracy"),
-        group_panel(found, found.groups, ROUGHNESS),
-    ]
-
-
 EXPERIMENT = Experiment(
     name="coupling",
     title="The draw on the gradient against the draw on the step",
@@ -48,7 +39,7 @@ EXPERIMENT = Experiment(
     ),
     groups=_groups,
     claims=_claims,
-    panels=_panels,
+    panels=lambda found: overview(found, found.groups, ROUGHNESS),
     errata=("The paper's equations put the draw on the gradient; its experiments do not say where they put it.",),
     remarks=lambda scale: {
         **remark_on_scale(scale),

@@ -9,10 +9,9 @@ from heatbath.laws import Arcsine, Law, LogNormal, TwoPoint, Uniform
 from heatbath.paper.claims import LOSS_MARGIN, accuracy_margin, all_equal
 from heatbath.paper.experiments import Experiment
 from heatbath.paper.groups import RANDOM, SEEDS, SPARE, FigureRuns, Group, Scale, perceptron
-from heatbath.paper.pictures import curve_panel, group_panel
+from heatbath.paper.pictures import overview
 from heatbath.paper.quantities import TAIL_LOSS, TAIL_TEST
 from heatbath.paper.remarks import remark_on_scale
-from heatbath.report.panels import Panel
 from heatbath.stats.verdicts import Judgeable
 
 _VARIANCE = Uniform(1.0).variance
@@ -42,21 +41,13 @@ def _claims(found: FigureRuns) -> list[Judgeable]:
     ]
 
 
-def _panels(found: FigureRuns) -> list[Panel]:
-    return [
-        curve_panel(found, found.groups, "train_loss", log=True),
-        curve_panel(found, found.groups, "test_accuracy"),
-        group_panel(found, found.groups, TAIL_TEST),
-    ]
-
-
 EXPERIMENT = Experiment(
     name="laws",
     title="Laws of equal variance",
     question="Does it matter how the rate is distributed, once its variance, 1/3, is given?",
     groups=_groups,
     claims=_claims,
-    panels=_panels,
+    panels=lambda found: overview(found, found.groups, TAIL_TEST),
     errata=(
         "The printed second moment, 1 + Delta / 3, should be 1 + Delta^2 / 3; they agree at the paper's Delta = 1.",
     ),

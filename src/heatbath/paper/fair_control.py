@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from heatbath.paper.claims import LOSS_MARGIN, accuracy_margin, equal
 from heatbath.paper.experiments import Experiment
 from heatbath.paper.groups import SEEDS, VGG16_SEEDS, FigureRuns, Group, Scale, perceptron, random_and_controls, vgg16
-from heatbath.paper.pictures import curve_panel, group_panel
+from heatbath.paper.pictures import overview
 from heatbath.paper.quantities import TAIL_LOSS, TAIL_TEST
 from heatbath.paper.remarks import remark_on_scale
 from heatbath.report.panels import Panel
@@ -37,14 +37,7 @@ def _claims(found: FigureRuns) -> list[Judgeable]:
 
 
 def _panels(found: FigureRuns) -> list[Panel]:
-    panels: list[Panel] = []
-    for part in found.parts:
-        panels += [
-            curve_panel(found, found.part(part), "train_loss", f"{part}: train loss", log=True),
-            curve_panel(found, found.part(part), "test_accuracy", f"{part}: test accuracy"),
-            group_panel(found, found.part(part), TAIL_TEST, part),
-        ]
-    return panels
+    return [panel for part in found.parts for panel in overview(found, found.part(part), TAIL_TEST, part)]
 
 
 EXPERIMENT = Experiment(

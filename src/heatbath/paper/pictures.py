@@ -48,6 +48,16 @@ def group_panel(found: FigureRuns, groups: Sequence[Group], quantity: Quantity, 
     return means_panel(values, quantity.axis, title, [group.colour for group in groups])
 
 
+def overview(found: FigureRuns, groups: Sequence[Group], quantity: Quantity, part: str = "") -> list[Panel]:
+    """Return the training loss and the test accuracy of groups over the epochs, and the means of a quantity."""
+    of = f"{part}: " if part else ""
+    return [
+        curve_panel(found, groups, "train_loss", f"{of}train loss" if of else "", log=True),
+        curve_panel(found, groups, "test_accuracy", f"{of}test accuracy" if of else ""),
+        group_panel(found, groups, quantity, part),
+    ]
+
+
 def scan(
     found: FigureRuns, groups: Sequence[Group], knob: Sequence[float], quantity: Quantity, name: str, colour: int
 ) -> Series:
