@@ -260,6 +260,25 @@ class TestState:
         assert len(thermometer.history) == 10
         assert thermometer.equilibrium_ratio == thermometer2.equilibrium_ratio
 
+    def test_a_state_from_before_there_were_intervals(self):
+        histories = []
+        for is_old in (False, True):
+            model = small_network()
+            optimizer = hb.RandomSGD(model.parameters(), 0.05, momentum=0.8)
+            thermometer = Thermometer(model, optimizer, interval=1)
+            for k in range(6):
+                step(model, optimizer, thermometer, *batch(k), cross_entropy)
+            state = thermometer.state_dict()
+            if is_old:
+                del state["losses"]
+                kinds = ("trace", "squared_gradient", "drive")
+                state["averages"] = [state["averages"][kind] for kind in kinds]
+            thermometer.load_state_dict(json.loads(json.dumps(state)))
+            step(model, optimizer, thermometer, *batch(6), cross_entropy)
+            histories.append(thermometer.history)
+        for key in ("temperature", "kinetic_temperature", "equilibrium_ratio", "gradient_norm_squared"):
+            assert histories[1][-1][key] == pytest.approx(histories[0][-1][key], rel=1e-12)
+
     @pytest.mark.parametrize("make", [torch.optim.SGD, hb.RandomSGD])
     @pytest.mark.parametrize("momentum", [0.0, 0.8])
     def test_steps_that_a_checkpoint_takes_are_none(self, make, momentum):

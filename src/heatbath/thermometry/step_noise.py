@@ -131,13 +131,16 @@ class StepNoise:
         """Take the hooks away."""
         self._parts.remove()
 
-    def measure(self, scale: float, multipliers: list[float], known_size: int | None) -> NoiseSample:
+    def measure(
+        self, scale: float, multipliers: list[float], told_size: int | None, last_size: int | None
+    ) -> NoiseSample:
         """Return the noise of the step that has been taken.
 
         Args:
             scale: by which an AMP scaler multiplied the loss.
             multipliers: by which somebody else multiplied the gradients of each group before the step.
-            known_size: the samples in a step, if they are known.
+            told_size: the samples in a step, if the user told them.
+            last_size: the samples in the last step that was read, for one whose samples nobody counts.
         """
         self._owners = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
         seen = [float(square) for square in self._parts.squares_now()]
@@ -165,7 +168,7 @@ class StepNoise:
             return self._from_halves(sample, self._halves)
         if count < 2 or any(math.isnan(number) for number in (*sums, *before)):
             return sample
-        times, scale = known_size or sample.size or 1, self._ranks.size * scale
+        times, scale = told_size or sample.size or last_size or 1, self._ranks.size * scale
         rows = [compare_parts(*pair, count, scale) for pair in zip(sums, before, strict=True)]
         heats = [noise for noise, _ in rows]
         if self._rule is not None:

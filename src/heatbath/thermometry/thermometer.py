@@ -318,7 +318,7 @@ class Thermometer:
         draws = [current_draw(self._optimizer, group) for group in groups]
         multipliers = [float(draw.multiplier) if draw.is_in_gradients else 1.0 for draw in draws]
         scale = 1.0 if self._scaler is None else self._scaler.get_scale()
-        sample = coming.measure(scale, multipliers, self._averages.size)
+        sample = coming.measure(scale, multipliers, self.batch_size, self._averages.size)
         members = trainable(self._optimizer)
         dimensions = [sum(as_real(p).numel() for p in group if p.grad is not None) for group in members]
         numbers = [*sample.squares, *sample.heats, *(x for row in (*products, *sample.rows) for x in row)]
