@@ -15,6 +15,7 @@ def test_interval_in_words():
     assert str(Interval(1234.5, 1100.0, 1369.0, 0.9)) == "1234 (90 %: 1100 to 1369)"
     assert str(Interval(0.5, -math.inf, math.inf, 0.975)) == "0.5 (97.5 %: unbounded)"
     assert str(Interval(8.1e-10, 3e-11, 1.59e-9, 0.95)) == "8.1e-10 (95 %: 3e-11 to 1.59e-09)"
+    assert str(Interval(0.5, 0.0, 1.0, 1.0 - 0.05 / 1225)) == "0.50 (99.9959 %: 0.00 to 1.00)"
     assert str(Interval(0.25, 0.25, 0.25, 0.95)) == "0.25 (95 %: 0.25 to 0.25)"
     assert Interval(1.0, 0.5, 2.0, 0.9).contains(2.0)
     assert not Interval(1.0, 0.5, 2.0, 0.9).contains(2.1)

@@ -30,7 +30,13 @@ class Interval:
         reach = (self.high - self.low) / 2.0
         number = known_digits(reach) if max(abs(self.low), abs(self.high)) >= _TINY else ".3g"
         ends = f"{self.low:{number}} to {self.high:{number}}" if reach < math.inf else "unbounded"
-        return f"{self.estimate:{number}} ({100.0 * self.level:.4g} %: {ends})"
+        return f"{self.estimate:{number}} ({_percent(self.level)} %: {ends})"
+
+
+def _percent(level: float) -> str:
+    """A level in percent, with as many digits as it takes not to look like certainty."""
+    texts = (f"{100.0 * level:.{digits}g}" for digits in (4, 6, 8, 17))
+    return next((text for text in texts if text != "100"), "100")
 
 
 def known_digits(error: float) -> str:
