@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from heatbath.data.datasets import epoch_orders
 from heatbath.engine.batched_optimizer import BatchedOptimizer
 from heatbath.engine.task_replica import Splits, StepDraws, TaskReplica, evaluation_size, read_sums, split_task
+from heatbath.engine.traced_program import TracedProgram
 from heatbath.runs.checkpoints import ReplicaState
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
@@ -60,7 +61,7 @@ class BatchedTask:
             func.grad(self._loss, has_aux=True), in_dims=(0, 0, 0, 0, 0, 0, 0, None), randomness="error"
         )
         if compiled:
-            self._gradients = torch.compile(self._gradients, dynamic=False)
+            self._gradients = TracedProgram(self._gradients)
 
     def prepare(self, epoch: int) -> None:
         """Lay out the order of the samples and the coefficients of the steps for one epoch, counted from 0."""
@@ -88,7 +89,7 @@ class BatchedTask:
             inputs = torch.stack([draws.augment(self._task, part, taken) for draws, part in parts])
         tensors = self._params, self._fixed, self._buffers, inputs, targets, *self._orbits
         with _batchable_attention(self._device):
-            found, self._buffers = self._gradients(*tensors, taken)
+            found, self._buffers = self._gradients(*tensors, torch.tensor(taken, device=self._device))
         return [found[name] for name in self._params]
 
     @torch.no_grad()
@@ -136,7 +137,7 @@ class BatchedTask:
         targets: Tensor,
         starts: Tensor,
         increments: Tensor,
-        taken: int,
+        taken: Tensor,
     ) -> tuple[Tensor, Tensors]:
         """The mean loss of one replica, and its buffers after that."""
         buffers = {name: one.clone() for name, one in buffers.items()}  # which a model changes in place
