@@ -179,6 +179,7 @@ def fair_control() -> SimpleNamespace:
         heat=loss.interval,
         accuracy=verdict("fair-control", f"{same} temperature, coupling gradient", "accuracy"),
         mean=verdict("fair-control", f"{same} mean rate", "loss").interval,
+        mean_accuracy=verdict("fair-control", f"{same} mean rate", "accuracy").interval,
         rough=rough,
         relative={name: rough[name] / late[name] for name in rough},
         along=interval(stats.ttest_rel(along["constant, T of random"], along["random"]), 0.95),
