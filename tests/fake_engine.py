@@ -36,7 +36,8 @@ class FakeStack:
         assert len({planning.stack_key(config) for config in configs}) == 1
         if len(configs) > self.largest:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        self.configs, self.precision, self.how = configs, "fp32", ""
+        self.configs, self.how = configs, ""
+        self.precision = "fp32" if device is None else planning.resolve_precision(configs[0], torch.device(device))
         self.x = [torch.zeros((), dtype=torch.float64) if states is None else s["x"] for s in states or configs]
         self.epoch = 0 if states is None else int(states[0]["epoch"])
         self.sizes.append(len(configs))

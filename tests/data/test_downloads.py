@@ -217,3 +217,12 @@ def test_roots(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says the specification
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_dir() == Path(os.environ["HOME"]) / ".cache" / "heatbath"
+
+
+def test_a_link_in_the_place_of_a_broken_transfer_is_not_followed(tmp_path):
+    (tmp_path / "letter").write_text("dear")
+    remote = RemoteFile(("http://127.0.0.1:9/a.bin",), 4, "0" * 64)
+    (tmp_path / "a.bin.part").symlink_to(tmp_path / "letter")
+    with pytest.raises(DataError, match=r"a\.bin\.part is a link or no file; remove it"):
+        download(remote, tmp_path)
+    assert (tmp_path / "letter").read_text() == "dear"

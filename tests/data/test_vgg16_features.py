@@ -1,7 +1,10 @@
 """VGG16's ImageNet features: every format, found, verified, and refused when damaged."""
 
+import hashlib
 import os
 import pickle
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,10 +58,15 @@ def test_half_and_single_precision_npz(features, tmp_path):
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_file_of_torchvision(features, tmp_path, zipped):
+def test_file_of_torchvision(features, tmp_path, monkeypatch, zipped):
     """Its classifier is left out; the old serialisation is what the published file has."""
     state = {**features, "classifier.0.weight": torch.zeros(3, 3)}
-    torch.save(state, tmp_path / "vgg16-397923af.pth", _use_new_zipfile_serialization=zipped)
+    path = tmp_path / "vgg16-397923af.pth"
+    torch.save(state, path, _use_new_zipfile_serialization=zipped)
+    if not zipped:  # nothing of that form is read but the published file, byte for byte
+        content = path.read_bytes()
+        published = replace(vgg16_features.REMOTE, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+        monkeypatch.setattr(vgg16_features, "REMOTE", published)
     found = load_vgg16_features(data_dir=tmp_path)
     assert list(found) == list(features)
     assert all(torch.equal(found[name], features[name]) for name in features)
@@ -186,3 +194,28 @@ def test_real_features():
     assert count == 14_714_688
     published = torch.tensor([-0.5537, 0.1427, 0.5290])  # torchvision's first row
     torch.testing.assert_close(model.features[0].weight[0, 0, 0], published, atol=3e-4, rtol=0)
+
+
+class Claim:
+    """A pickle that asks for memory."""
+
+    def __reduce__(self):
+        return bytearray, (2**33,)
+
+
+@pytest.mark.parametrize("kind", ["bytearray", "expanded", "compressed", "legacy"])
+def test_a_small_file_of_weights_does_not_fill_the_memory(tmp_path, monkeypatch, kind):
+    path = tmp_path / "weights.pth"
+    content = {name: torch.zeros(1).expand(2**31) for name in feature_shapes()}
+    torch.save(Claim() if kind == "bytearray" else content, path, _use_new_zipfile_serialization=kind != "legacy")
+    if kind == "compressed":
+        with zipfile.ZipFile(path) as archive:
+            parts = {entry: archive.read(entry) for entry in archive.namelist()}
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for entry, part in parts.items():
+                archive.writestr(entry, part)
+    assert path.stat().st_size < 100_000
+    if kind != "expanded":  # whose tensors torch makes without taking memory
+        monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch would believe it"))
+    with pytest.raises(DataError, match=r"weights\.pth is damaged: it"):
+        load_vgg16_features(path)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -178,3 +179,22 @@ def test_wrong_arguments_write_nothing(tmp_path, options, error, message):
 def test_a_single_config_is_no_list_of_them():
     with pytest.raises(TypeError, match="a list of RunConfigs, even of one"):
         run(CONFIGS[0])
+
+
+def test_a_run_does_not_go_on_elsewhere_unless_asked(gpu, tmp_path, monkeypatch):
+    """With another torch, precision or kind of device its numbers would be others; its epochs say which are which."""
+    gpu.stop_at = (CONFIGS[0].run, 3)
+    with pytest.raises(KeyboardInterrupt):
+        run(CONFIGS[:1], tmp_path, "cuda")
+    with Store(tmp_path) as store:
+        (before,) = store.records()
+    here = before.epochs[-1].origin
+    monkeypatch.setattr(torch, "__version__", "9.9.9")
+    words = rf"1 run was begun with torch {re.escape(here['torch'])}, here 9\.9\.9: go on where they were begun, or"
+    with pytest.raises(ValueError, match=words):
+        run(CONFIGS[:1], tmp_path, "cuda")
+    assert load(tmp_path) == [before]
+    said = []
+    (record,) = run(CONFIGS[:1], tmp_path, "cuda", mix_origins=True, progress=lambda p: said.append(p.message or ""))
+    assert any("their epochs will say which were made where" in message for message in said)
+    assert [(count, origin["torch"]) for count, origin in record.origins] == [(2, here["torch"]), (2, "9.9.9")]

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import pickle
 import subprocess
 import sys
@@ -279,3 +280,14 @@ def test_the_state_of_another_optimizer_is_refused(kind):
     with pytest.raises(ValueError, match=r"another optimizer: param_groups\[0\] lacks .*dampening"):
         optimizer.load_state_dict(other.state_dict())
     assert saved(optimizer)["param_groups"] == before["param_groups"]
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, "1"])
+def test_a_buffer_scale_that_no_step_leaves_is_refused(scale):
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = hb.RandomSGD([weight], lr=0.1, momentum=0.9)
+    state = optimizer.state_dict()
+    state["param_groups"][0]["buffer_scale"] = scale
+    with pytest.raises(ValueError, match=r"param_groups\[0\]\['buffer_scale'\] must be a positive number"):
+        optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["buffer_scale"] == 1.0

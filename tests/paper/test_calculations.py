@@ -5,6 +5,7 @@ import json
 import pytest
 
 from heatbath.paper import EXPERIMENTS, Calculation, theory_checks
+from heatbath.paper.calculations import copy_results, damaged_results
 
 
 def readings(temperature, ratio, motion):
@@ -136,3 +137,19 @@ def test_what_is_not_computed_yet_counts_in_the_family(factors_found):
     assert before[0] == after[0]
     assert before[1].claim == after[1].claim
     assert before[1].detail.startswith("nothing to compare yet")
+
+
+def test_a_flipped_bit_in_a_result_is_noticed(tmp_path):
+    """A file of heatbath 0.1.0 has no digest, and gets one when it is copied."""
+    (tmp_path / "old" / "calculations").mkdir(parents=True)
+    content = {"settings": {"seed": 1}, "result": {"steps": 150, "x": [0.5, -1.25e-3], "label": "wells"}}
+    (tmp_path / "old" / "calculations" / "0123.json").write_text(json.dumps(content))
+    assert copy_results(tmp_path / "old", tmp_path / "new") == 1
+    file = tmp_path / "new" / "calculations" / "0123.json"
+    sound = file.read_bytes()
+    assert {**json.loads(sound), "digest": None} == {**content, "digest": None}
+    for at in range(len(sound)):
+        file.write_bytes(sound[:at] + bytes([sound[at] ^ (1 << at % 7)]) + sound[at + 1 :])
+        told = damaged_results(tmp_path / "new") == [file]
+        read = None if told else json.loads(file.read_bytes())
+        assert told or (read["settings"], read["result"]) == (content["settings"], content["result"])

@@ -190,3 +190,20 @@ def test_an_interrupt_while_writing_stays_one(tmp_path, monkeypatch, at):
         save(saver, 2, [1])
     (file,) = tmp_path.iterdir()
     assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("change", ["epoch", "bytearray", "legacy"])
+def test_a_sound_checksum_does_not_vouch_for_the_content(tmp_path, change):
+    """Another epoch in the state than in the header; a call that fills the memory; a form that torch writes no more."""
+    file = save(Saver(tmp_path, name(1)), 2, [1])
+    content = file.read_bytes()
+    length = int.from_bytes(content[40:44], "little")
+    if change == "epoch":
+        values = {"states": [state(1, 3)], "curves": [torch.zeros(96, dtype=torch.uint8)]}
+    else:
+        values = {"states": [], "curves": [bytearray(5)]}
+    torch.save(values, tmp_path / "saved", _use_new_zipfile_serialization=change != "legacy")
+    rest = content[40 : 44 + length] + (tmp_path / "saved").read_bytes()
+    file.write_bytes(content[:8] + sha256(rest).digest() + rest)
+    with pytest.raises(DamagedCheckpointError, match=r"not a checkpoint of this version|are not after 2 epochs"):
+        read_checkpoint(file)

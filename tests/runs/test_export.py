@@ -245,3 +245,22 @@ def test_a_table_has_a_column_for_each_metric(tmp_path):
     assert (rows[0][names.index("test_perplexity")], last["heatbath"]) == ("", ORIGIN["heatbath"])
     used = [(row[names.index("device")], row[names.index("precision_used")]) for row in rows[:3]]
     assert used == [("CPU (a)", "fp32"), ("CPU (a)", "fp32"), ("H200", "bf16")]
+
+
+def test_a_packed_file_does_not_fill_the_memory(tmp_path):
+    path = tmp_path / "bomb.jsonl.gz"
+    with gzip.open(path, "wb") as file:
+        for _ in range(40):
+            file.write(b" " * (1 << 22))
+    assert path.stat().st_size < 200_000
+    with pytest.raises(ValueError, match=r"line 1: too long for a record of a run, or the file for its size"):
+        export.read_lines(path)
+
+
+def test_a_text_that_looks_like_a_formula_is_quoted(tmp_path):
+    origin = {**ORIGIN, "device": "=HYPERLINK(1)", "torch": "@SUM(1)"}
+    epoch = an_epoch(0.1, 1.0, 0.5, 1.0, 0.5, origin=origin)
+    export.write_csv([Record(RunConfig(epochs=1), "finished", (epoch,), 1.0, origin)], tmp_path / "runs.csv")
+    with open(tmp_path / "runs.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["device"], row["torch"], row["rate"]) == ("'=HYPERLINK(1)", "'@SUM(1)", "0.1")

@@ -97,7 +97,9 @@ SOUND = Record(RunConfig(epochs=2), "finished", (an_epoch(0.1, 1.0, 0.9, 1.0, 0.
         ({"seconds": -1.0}, "its seconds are -1.0"),
         ({"origin": {"torch": 2}}, "2 is in the place of a device, precision or version"),
         ({"origin": {"device": None}}, "None is in the place of"),
-        ({"origin": {"device": "\ud800"}}, "surrogates not allowed"),
+        ({"origin": {"device": "\x1b[2J"}}, r"'\\x1b\[2J' cannot be printed"),
+        ({"epochs": (Epoch(0.1, {"test_loss": 1.0, "a\x07": 0.5}),) * 2}, "its metrics are"),
+        ({"origin": {"device": "\ud800"}}, "cannot be printed"),
     ],
 )
 def test_what_no_run_leaves_behind_is_refused(change, message):

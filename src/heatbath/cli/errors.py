@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from heatbath.engine.progress import Interrupted
 
 # What a missing module is installed with.
 _EXTRAS = {"matplotlib": "paper", "mlxtend": "paper"}
+
+
+_NO_ROOM = re.compile("[Cc]annot allocate memory|failed to map segment")  # what the linker says
 
 
 class Interruption(Exception):  # noqa: N818 - it is none
@@ -31,7 +35,14 @@ def is_interrupt(error: BaseException | None) -> bool:
 
 
 def explain(error: Exception) -> str | None:
-    """Return one line, or None for what is a defect of the program."""
+    """Return one line that a terminal only shows, or None for what is a defect of the program."""
+    line = _explain(error)
+    if line is None:
+        return None
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def _explain(error: Exception) -> str | None:
     if hasattr(error, "format_message"):  # what typer raises for wrong usage, in all its versions
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "heatbath"
@@ -39,6 +50,8 @@ def explain(error: Exception) -> str | None:
         return f"{text}{_refused_value(error)}; see '{command} --help'"
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         return f"this needs {error.name}: pip install 'heatbath[{_EXTRAS[error.name]}]'"
+    if isinstance(error, ImportError) and _NO_ROOM.search(str(error)):
+        return f"not enough memory to load {error.name or 'a library'}; raise the limit (ulimit -v)"
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}; ask for less"
     if isinstance(error, OSError) and error.strerror:  # the system's own, with a number and perhaps a file

@@ -27,6 +27,7 @@ from heatbath.cli.training import (
     CheckpointOption,
     DataOption,
     DeviceOption,
+    MixOption,
     QuietOption,
     StackOption,
     TaskOption,
@@ -159,6 +160,7 @@ def resume_runs(
     workers: WorkersOption = None,
     stack: StackOption = None,
     checkpoint_seconds: CheckpointOption = 0.0,
+    mix_origins: MixOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Go on with everything that is not finished and that no other process is training; what is damaged starts over."""
@@ -173,7 +175,7 @@ def resume_runs(
     reason = "its code is needed: name it with --task" if given is None else "it is not the one named, or has changed"
     for name, count in left_out.items():
         warn(f"{runs_in_words(count)} of the task {name} left out, as {reason}")
-    options = read_options(device, data_dir, workers, stack, checkpoint_seconds)
+    options = read_options(device, data_dir, workers, stack, checkpoint_seconds, mix_origins=mix_origins)
     if pending:
         print_groups(complete(pending, store, options, quiet=quiet))
         console().print(f"\n{runs_in_words(len(pending))} completed in {store}")

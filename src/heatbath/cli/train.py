@@ -17,6 +17,7 @@ from heatbath.cli.training import (
     DataOption,
     DeviceOption,
     ExecutorOption,
+    MixOption,
     QuietOption,
     StackOption,
     StoreOption,
@@ -134,6 +135,7 @@ def train_networks(
     checkpoint_seconds: CheckpointOption = 0.0,
     executor: ExecutorOption = "local",
     shard: ShardOption = None,
+    mix_origins: MixOption = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -161,7 +163,7 @@ def train_networks(
     usual = {"law": None, "batch_size": RunConfig.batch_size}
     given = {name: values or [usual.get(name, getattr(base, name))] for name, values in axes.items()}
     configs = take_shard(sweep(base, **given, seed=_seeds(seeds, seed_list)), shard)
-    options = read_options(device, data_dir, workers, stack, checkpoint_seconds, executor)
+    options = read_options(device, data_dir, workers, stack, checkpoint_seconds, executor, mix_origins=mix_origins)
     records = complete(configs, store, options, quiet=quiet)
     if as_json:
         write(json.dumps([record.summary() for record in records], indent=2))

@@ -38,6 +38,9 @@ StackOption = Annotated[
 CheckpointOption = Annotated[
     float, typer.Option(metavar="X", min=0.0, help="Least seconds between checkpoints; 0 writes one after each epoch.")
 ]
+MixOption = Annotated[
+    bool, typer.Option("--mix-origins", help="Go on with runs that were begun with another torch or kind of device.")
+]
 TaskOption = Annotated[
     str | None,
     typer.Option(metavar="PACKAGE.MODULE:NAME", help="A heatbath.Task of yours, in the place of model and dataset."),
@@ -58,6 +61,8 @@ def read_options(
     stack: int | None = None,
     checkpoint_seconds: float = 0.0,
     executor: str = "local",
+    *,
+    mix_origins: bool = False,
 ) -> Options:
     """Return what was asked for as one object, checked."""
     check_data_dir(data_dir)
@@ -68,6 +73,7 @@ def read_options(
         stack=stack,
         checkpoint_seconds=checkpoint_seconds,
         executor=executor,
+        mix_origins=mix_origins,
     )
 
 

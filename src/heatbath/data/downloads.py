@@ -157,6 +157,8 @@ def _digest(file: IO[bytes]) -> str:
 def _locked(part: Path) -> Iterator[IO[bytes]]:
     """Open the partial file for reading and appending, alone."""
     while True:
+        if part.is_symlink() or (part.exists() and not part.is_file()):
+            raise OSError(f"{part} is a link or no file; remove it")
         file = part.open("a+b")
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX)

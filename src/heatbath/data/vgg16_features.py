@@ -20,6 +20,7 @@ from torch import Tensor
 
 from heatbath.data.downloads import Progress, RemoteFile, cache_dir, data_roots, download
 from heatbath.data.formats import DataError
+from heatbath.system.tensor_files import check_tensor_file
 
 # The output channels of each convolution; "pool" halves the image.
 VGG16_LAYOUT = (64, 64, "pool", 128, 128, "pool", *(256,) * 3, "pool", *(512,) * 3, "pool", *(512,) * 3, "pool")
@@ -146,10 +147,14 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
 
 def _read_pth(path: Path) -> dict[str, Tensor]:
     try:
+        if not _is_original(path):  # before a crafted file makes us allocate what it claims
+            with path.open("rb") as file:
+                check_tensor_file(file)
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
+        check_features(state)
         # Copies, so that the 400 MB of the classifier can go.
-        return {name: state[name].float().clone() for name in feature_shapes() if name in state}
-    except OSError:
+        return {name: state[name].float().clone() for name in feature_shapes()}
+    except (DataError, OSError):
         raise
     except Exception:  # torch.load fails in many ways on a damaged file
         raise DataError("it is not an intact state dictionary of torch") from None

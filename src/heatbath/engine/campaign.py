@@ -112,7 +112,7 @@ class Campaign:
                 raise MemoryError(end.reason)
             self._tally.say(f"out of memory: stacks of {self._queue.halve(job)} from here")
             return
-        self._queue.put_back(job)
+        self._queue.put_back(job, damaged=end.how == "damaged")
         lost = f"a worker is lost ({end.reason}); its runs go on elsewhere from their last checkpoint"
         self._tally.say(lost if end.how == "lost" else "a checkpoint cannot be read and is not used")
 

@@ -68,8 +68,10 @@ class JobQueue:
         if self._slots > 1:
             self._stacks = deque(sorted(self._stacks, key=_size, reverse=True))
 
-    def put_back(self, job: Job) -> None:
-        """Queue the runs of a job again."""
+    def put_back(self, job: Job, *, damaged: bool = False) -> None:
+        """Queue the runs of a job again; if a checkpoint of it is damaged and still there, without them."""
+        if damaged and all(file is not None and file.exists() for file in job.sources):
+            self._shelf.refuse(job.sources)
         self._stacks.append(list(job.configs))
 
     def halve(self, job: Job) -> int:

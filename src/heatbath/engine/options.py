@@ -24,6 +24,7 @@ class Options:
         stack: the most runs in one stack; None takes as many as there is memory for.
         checkpoint_seconds: the least time between two checkpoints of a stack.
         executor: who trains, see `heatbath.engine.executors.choice.find_executor`; None is this machine.
+        mix_origins: whether a run may go on with another torch, precision or kind of device than it was begun with.
 
     Raises:
         ValueError: an option is not allowed, or there is no such folder of data.
@@ -36,6 +37,7 @@ class Options:
     stack: int | None = None
     checkpoint_seconds: float = 0.0
     executor: Any = None
+    mix_origins: bool = False
 
     def __post_init__(self) -> None:
         check_device(self.device)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from heatbath.engine import planning
 from heatbath.engine.options import Options
 from heatbath.engine.progress import Tally
 from heatbath.runs.configs import RunConfig
+from heatbath.runs.records import Origin, Record
 from heatbath.runs.store import Store
 from heatbath.system import machine
 from heatbath.tasks.probe import probe
@@ -57,6 +58,40 @@ def introduce_tasks(configs: Sequence[RunConfig], store: Store, tally: Tally) ->
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def check_origins(records: Iterable[Record], device: str, tally: Tally, options: Options) -> None:
+    """Tell of runs that were begun with another torch, precision or kind of device, and refuse to mix what they gave.
+
+    Raises:
+        ValueError: there are such runs, and it was not asked for.
+    """
+    differing: dict[str, int] = {}
+    for record in records:
+        if record.epochs and record.epochs[-1].origin:
+            then, now = _kind(record.epochs[-1].origin), _kind(_origin_here(record.config, device))
+            changed = [f"{name} {then[name]}, here {now[name]}" for name in now if then[name] not in ("", now[name])]
+            if changed:
+                differing["; ".join(changed)] = differing.get("; ".join(changed), 0) + 1
+    for words, count in differing.items():
+        begun = f"{count} run{'s were' if count > 1 else ' was'} begun with {words}"
+        if not options.mix_origins:
+            raise ValueError(f"{begun}: go on where they were begun, or ask for mix_origins (--mix-origins)")
+        tally.say(f"{begun}; their epochs will say which were made where")
+
+
+def _origin_here(config: RunConfig, device: str) -> Origin:
+    import torch
+
+    precision = planning.resolve_precision(config, torch.device(device))
+    return {"torch": str(torch.__version__), "precision": precision, "device": "CPU" if device == "cpu" else "GPU"}
+
+
+def _kind(origin: Origin) -> dict[str, str]:
+    """What the numbers of a run depend on, to the last bits."""
+    device = origin.get("device", "")
+    kind = device and ("CPU" if device.startswith("CPU") else "GPU")
+    return {"torch": origin.get("torch", ""), "precision": origin.get("precision", ""), "device": kind}
 
 
 def _roughly(seconds: float) -> str:

@@ -36,6 +36,7 @@ def run(
     workers: int | None = None,
     stack: int | None = None,
     checkpoint_seconds: float = 0.0,
+    mix_origins: bool = False,
     progress: Callable[[Progress], None] | None = None,
     executor: Any = None,
 ) -> Records:
@@ -57,13 +58,15 @@ def run(
         stack: the most runs in one stack; by default as many as there is memory for.
         checkpoint_seconds: the least time between two checkpoints of a stack. 0 writes one after each epoch, so that
             a kill loses at most an epoch; otherwise it loses at most that time more.
+        mix_origins: whether a run that was begun with another torch, precision or kind of device may go on here; its
+            epochs say which were made where.
         progress: called after each epoch of a stack, and when there is something to say.
         executor: who trains: processes of this machine by default; ``"ray"``, ``"ray:ADDRESS"``, ``"dask"``,
             ``"dask:ADDRESS"``, or any `concurrent.futures.Executor`. The store stays here, and the workers need only
             heatbath: states travel with the work. Bits are those of one machine where the nodes have its type of CPU.
 
     Raises:
-        ValueError: an argument is not allowed, or there is no such device or folder of data.
+        ValueError: an argument is not allowed, there is no such device or folder of data, or a run was begun elsewhere.
         OSError: the store cannot be used, the disk is full, or the data is missing. What was finished is safe.
         MemoryError: a single run does not fit.
         KeyboardInterrupt: an `Interrupted`, with how far it came and how to go on.
@@ -75,6 +78,7 @@ def run(
         stack=stack,
         checkpoint_seconds=checkpoint_seconds,
         executor=executor,
+        mix_origins=mix_origins,
     )
     return complete(configs, store, options, progress)
 
@@ -137,7 +141,7 @@ def _train(
 ) -> None:
     """Train what has not ended; ``records`` is what the store had of it."""
     from heatbath.engine.campaign import Campaign
-    from heatbath.engine.preflight import introduce_tasks, warn_of_long_work
+    from heatbath.engine.preflight import check_origins, introduce_tasks, warn_of_long_work
 
     ended = {run for run, record in records.items() if record.status in ENDED}
     left = [config for run, config in configs.items() if run not in ended]
@@ -147,6 +151,7 @@ def _train(
     try:
         chosen.prepare(left, tally.tell_download)
         introduce_tasks(left, results, tally)
+        check_origins([records[config.run] for config in left if config.run in records], chosen.device, tally, options)
         if chosen.device == "cpu":
             warn_of_long_work(left, tally, options)
         for run, damage in results.add(configs.values()).items():

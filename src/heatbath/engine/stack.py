@@ -63,6 +63,7 @@ class Stack:
         self.device = torch.device(device)
         self.precision = resolve_precision(self.configs[0], self.device)
         compiled = pays_to_compile(self.configs, self.device) if compile is None else compile
+        resumed = states is not None
         self.groups: Sequence[Any]
         self._program: CapturedGroups | _OneByOne
         if isinstance(dataset, Dataset):
@@ -77,9 +78,13 @@ class Stack:
             raise ValueError("the replicas of a stack must stand after the same epoch")
         if states is None:  # those of tasks start from their seeds
             return
-        rest = iter(states)
+        first = 0
         for group in self.groups:
-            group.load([next(rest) for _ in group.configs])
+            given = states[first : first + len(group.configs)]
+            if resumed:
+                _check_states(group.states(), given, first)
+            group.load(given)
+            first += len(given)
 
     def _take_network(self, dataset: Dataset, compiled: bool) -> None:
         network = self.configs[0].network.stacked
@@ -124,6 +129,28 @@ class Stack:
             features = first.network.pretrained(first.weights, None)
         models = (build_model(config.model, seed=config.seed, weights=features) for config in self.configs)
         return [initial_state(network, model, first.optimizer) for model in models]
+
+
+class WrongStateError(ValueError):
+    """A state is not one of the run that it should be of.
+
+    Attributes:
+        replica: whose it should be, counted from 0.
+    """
+
+    def __init__(self, replica: int, names: Sequence[str]) -> None:
+        super().__init__(f"its {', '.join(names)} are not those of the network")
+        self.replica = replica
+
+
+def _check_states(expected: Sequence[ReplicaState], given: Sequence[ReplicaState], first: int) -> None:
+    """Refuse what is not the state of such a run; a tensor of another shape might be copied all over the right one."""
+    for replica, (wanted, state) in enumerate(zip(expected, given, strict=True), start=first):
+        shapes, found = ({name: tensor.shape for name, tensor in each.items()} for each in (wanted, state))
+        found.pop("epoch")
+        if found != shapes:
+            wrong = sorted(name for name in shapes.keys() | found.keys() if shapes.get(name) != found.get(name))
+            raise WrongStateError(replica, wrong[:3])
 
 
 class _OneByOne:

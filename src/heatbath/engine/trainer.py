@@ -18,7 +18,7 @@ from heatbath.data.formats import DataError
 from heatbath.engine import planning
 from heatbath.engine.jobs import Ended, Job, Measured, Outcome
 from heatbath.engine.options import Options
-from heatbath.engine.stack import Stack
+from heatbath.engine.stack import Stack, WrongStateError
 from heatbath.engine.task_replica import Splits, split_task
 from heatbath.runs.checkpoints import REFUSED, DamagedCheckpointError, ReplicaState, Saver, Shelf
 from heatbath.runs.configs import RunConfig
@@ -135,9 +135,12 @@ class Trainer:
         with self._threads(job.configs[0]), _plain_memory_errors():
             states, curves = self._restore(job)
             first = job.configs[0]
-            stack = Stack(
-                job.configs, self.dataset(first), device=self._device, states=states, features=self.features(first)
-            )
+            given = {"states": states, "features": self.features(first)}
+            try:
+                stack = Stack(job.configs, self.dataset(first), device=self._device, **given)
+            except WrongStateError as error:
+                file = job.sources[error.replica]
+                raise _put_away(file, DamagedCheckpointError(f"{file}: {error}")) from None
             origin = {**machine.describe_origin(self._options.device), "precision": stack.precision}
             origin |= {"computed": stack.how} if stack.how else {}
             if states is not None:
@@ -178,10 +181,8 @@ class Trainer:
                 return None, [[] for _ in job.configs]
             try:
                 restored = self._shelf.read(file, config.run)
-            except DamagedCheckpointError:
-                with suppress(OSError):
-                    file.rename(file.with_suffix(REFUSED))
-                raise
+            except DamagedCheckpointError as error:
+                raise _put_away(file, error) from None
             states.append(restored.state)
             curves.append(list(restored.epochs))
         return states, curves
@@ -200,6 +201,14 @@ class Trainer:
 
 def _data_key(config: RunConfig) -> tuple[Any, ...]:
     return config.dataset, config.validation, config.weights, config.task
+
+
+def _put_away(file: Path | None, error: DamagedCheckpointError) -> DamagedCheckpointError:
+    """Put a file that is no checkpoint out of the way; return the error that says so."""
+    if file is not None:
+        with suppress(OSError):
+            file.rename(file.with_suffix(REFUSED))
+    return error
 
 
 @contextmanager

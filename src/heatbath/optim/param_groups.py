@@ -68,6 +68,9 @@ def adopt_group(index: int, ours: dict[str, Any], theirs: dict[str, Any]) -> Non
     for key in ("law", "coupling", "seed", "capturable"):
         theirs.setdefault(key, ours[key])
     theirs["step"] = check_integer("step", theirs.get("step", 0), 2**62)
+    scale = theirs.get("buffer_scale", 1.0)
+    if not isinstance(scale, (int, float)) or not 0.0 < scale < math.inf:
+        raise ValueError(f"param_groups[{index}]['buffer_scale'] must be a positive number, got {scale!r}")
 
 
 def refuse_other_draws(theirs: Mapping[str, Any], ours: Mapping[str, Any], owner: str, place: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,7 +36,7 @@ def compute(
             inside(0.0, "")
             where = {"device": machine.choose_device(options.device), "data_dir": options.data_dir}
             result = calculation.compute(calculation.settings, **where, progress=inside)
-            _keep(store, calculation, result)
+            _write(_path(store, calculation), calculation.settings, result)
         results[calculation.name] = result
         before += calculation.seconds
     return results
@@ -50,7 +51,7 @@ def copy_results(source: Path, target: Path) -> int:
     for file in sorted(source.glob("calculations/*.json")):
         kept, place = _read(file), target / "calculations" / file.name
         if kept is not None and _read(place) is None:
-            _write(place, json.dumps(kept))
+            _write(place, kept["settings"], kept["result"])
             copied += 1
     return copied
 
@@ -70,24 +71,29 @@ def _cached(store: Path, calculation: Calculation) -> Mapping[str, Any] | None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """What `_keep` has written; None where there is no such file, or it is damaged."""
+    """What `_write` has written; None where there is no such file, or it is damaged.
+
+    Files of heatbath 0.1.0 have no digest, and are taken as they are.
+    """
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        kept: Any = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
         return None
     whole = isinstance(kept, dict) and "settings" in kept and isinstance(kept.get("result"), dict)
-    return kept if whole else None
+    return kept if whole and kept.get("digest", _digest(kept)) == _digest(kept) else None
 
 
-def _keep(store: Path, calculation: Calculation, result: Mapping[str, Any]) -> None:
-    text = json.dumps({"settings": dict(calculation.settings), "result": result})
-    _write(_path(store, calculation), text)
-
-
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, settings: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+    kept = json.loads(json.dumps({"settings": dict(settings), "result": result}))
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
-        file.write(text.encode())
+        file.write(json.dumps({**kept, "digest": _digest(kept)}).encode())
+
+
+def _digest(kept: Mapping[str, Any]) -> str:
+    """Over the settings and the result."""
+    text = json.dumps([kept["settings"], kept["result"]], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _path(store: Path, calculation: Calculation) -> Path:

@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 from heatbath.runs.packing import pack, read_origins, unpack
 from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, join_origins
 from heatbath.system.locks import OWNER
+from heatbath.system.tensor_files import check_tensor_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -165,6 +166,10 @@ class Shelf:
             raise DamagedCheckpointError(f"{file} has no run {run}")
         return content[run]
 
+    def refuse(self, files: Iterable[Path | None]) -> None:
+        """Do not find these files any more, unless they change."""
+        self._known |= {key: None for file in files if file is not None and (key := _identity(file)) is not None}
+
     def forget(self) -> None:
         """Free the memory of what was read."""
         self._last = None
@@ -249,14 +254,16 @@ def read_checkpoint(file: Path) -> dict[str, Restored]:
     with open(file, "rb") as handle:
         header = _check(handle, file)
         try:
-            content = torch.load(cast(IO[bytes], _Window(handle)), map_location="cpu", weights_only=True)
+            window = cast(IO[bytes], _Window(handle))
+            check_tensor_file(window)
+            content = torch.load(window, map_location="cpu", weights_only=True)
             parts = zip(header["runs"], content["states"], _read_curves(header, content["curves"]), strict=True)
             restored = {run: Restored(state, curve) for run, state, curve in parts}
-            sound = all(len(each.epochs) == header["epoch"] for each in restored.values())
+            sound = all(len(each.epochs) == header["epoch"] == int(each.state["epoch"]) for each in restored.values())
         except _NOT_OURS as error:
             raise DamagedCheckpointError(f"{file} is not a checkpoint of this version ({_first_line(error)})") from None
         if not sound:
-            raise DamagedCheckpointError(f"{file}: its curves do not have {header['epoch']} epochs")
+            raise DamagedCheckpointError(f"{file}: its curves or its states are not after {header['epoch']} epochs")
         return restored
 
 

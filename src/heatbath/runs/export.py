@@ -24,6 +24,8 @@ from heatbath.system.whole_files import whole_file
 
 FORMAT = 2  # of a line; those of heatbath 0.1.0 do not name theirs
 _DIGITS = 6
+_LONGEST = 1 << 26  # bytes in a line: a million epochs have fewer
+_UNPACKED, _RATIO = 1 << 26, 200  # bytes of a file, however it is packed, and for each byte that it has
 _FIELDS = {
     1: ("run", "config", "status", "device", "versions", "precision", "seconds", "curves"),
     2: ("run", "config", "status", "origins", "seconds", "curves", "digest"),
@@ -69,8 +71,12 @@ def read_lines(path: str | os.PathLike[str]) -> list[Record]:
         with open(path, "rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
-            source: Iterable[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw
-            for number, line in enumerate(source, start=1):
+            source = gzip.GzipFile(fileobj=raw) if packed else raw
+            most, total = _UNPACKED + _RATIO * os.fstat(raw.fileno()).st_size, 0
+            for number, line in enumerate(iter(lambda: source.readline(_LONGEST), b""), start=1):
+                total += len(line)
+                if len(line) == _LONGEST or total > most:
+                    raise ValueError(f"{path}, line {number}: too long for a record of a run, or the file for its size")
                 try:
                     records.append(_parse(json.loads(line)))
                 except NOT_A_RECORD as error:
@@ -91,7 +97,7 @@ def write_csv(records: Iterable[Record], path: str | os.PathLike[str]) -> None:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         table = csv.writer(text, lineterminator="\n")
         table.writerow(columns)
-        table.writerows([row.get(name) for name in columns] for row in _rows(found))
+        table.writerows([_plain_text(row.get(name)) for name in columns] for row in _rows(found))
         text.detach()
 
 
@@ -185,6 +191,11 @@ def _old_origins(values: Mapping[str, Any]) -> list[tuple[int, dict[str, str]]]:
 def _as_float(value: Any) -> Any:
     """A whole number may be written without a point; whatever else it is stays as it is."""
     return float(value) if type(value) is int else value
+
+
+def _plain_text(value: Any) -> Any:
+    """A text that a spreadsheet would take for a formula gets a quote before it."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
 
 
 def _columns(records: Sequence[Record]) -> list[str]:

@@ -194,13 +194,16 @@ def check_record(record: Record) -> None:
         for word in (*origin, *origin.values()):
             if not isinstance(word, str):
                 raise ValueError(f"{word!r} is in the place of a device, precision or version")
-            word.encode()  # half of a surrogate pair, which JSON lets through, could be neither stored nor printed
+            if not word.isprintable():  # such as what moves the cursor of a terminal, or half of a surrogate pair
+                raise ValueError(f"{word!r} cannot be printed")
 
 
 def _check_numbers(record: Record) -> None:
     names = record.curves
     if any(len(epoch.metrics) + 1 != len(names) for epoch in record.epochs):
         raise ValueError("its epochs have different metrics")
+    if not all(isinstance(name, str) and name.isprintable() for name in names):
+        raise ValueError(f"its metrics are {names!r}")
     held_out = record.config.validation > 0
     if record.epochs and held_out is not any(name.startswith("validation") for name in names):
         raise ValueError(
