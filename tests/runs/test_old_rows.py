@@ -118,8 +118,11 @@ def test_what_fails_half_way_leaves_the_old_store(folder, monkeypatch):
 def test_an_older_heatbath_at_work_is_left_alone(folder):
     owner = Owner(folder / "owners")
     look(folder, f"UPDATE runs SET status = 'running', owner = '{owner.name}' WHERE run = '{RUNS[4]}'")
-    with pytest.raises(OSError, match=f"an older heatbath is training run {RUNS[4]} in this store: wait until it has"):
-        Store(folder).add([])
+    with (
+        pytest.raises(OSError, match=f"an older heatbath is training run {RUNS[4]} in this store: wait until it has"),
+        Store(folder) as other,
+    ):
+        other.add([])
     with Store(folder, read_only=True) as store:
         assert store.find(RUNS[4]).status == "running"
     owner.close()

@@ -239,8 +239,8 @@ def test_a_broken_database_gives_one_line(store):
     database = store.path / "heatbath.sqlite"
     database.write_bytes(database.read_bytes()[:100] + b"\xff" * 8000)
     words = r"the store in .* cannot be used: .*; it is damaged: 'heatbath runs repair' saves what can be saved; or put"
-    with pytest.raises(OSError, match=words):
-        Store(store.path).add(CONFIGS)
+    with pytest.raises(OSError, match=words), Store(store.path) as other:
+        other.add(CONFIGS)
     with pytest.raises(OSError, match=words):
         Store(store.path, read_only=True).records()
 
@@ -249,8 +249,11 @@ def test_a_damaged_schema_gives_one_line(store):
     store.close()
     database = store.path / "heatbath.sqlite"
     database.write_bytes(database.read_bytes().replace(b"checkpoint TEXT", b"check\xff(int TEXT"))
-    with pytest.raises(OSError, match=r"malformed database schema .*'heatbath runs repair' saves what can be saved"):
-        Store(store.path).add(CONFIGS)
+    with (
+        pytest.raises(OSError, match=r"malformed database schema .*'heatbath runs repair' saves what can be saved"),
+        Store(store.path) as other,
+    ):
+        other.add(CONFIGS)
 
 
 def test_a_store_stays_where_it_was_opened(store, owner, tmp_path, monkeypatch):

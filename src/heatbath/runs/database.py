@@ -88,13 +88,17 @@ class Database:
         sqlite_files.create(self._file, rows.SCHEMA)
         self._identity = _identity(self._file)
         connection = sqlite_files.connect(self._file)
-        connection.execute("PRAGMA synchronous = FULL")
-        if sqlite_files.version(connection) == old_rows.VERSION:
-            with sqlite_files.transaction(connection):
-                self._check_schema(connection)
-                if sqlite_files.version(connection) == old_rows.VERSION:  # else another process was faster
-                    old_rows.migrate(connection, lambda owner: is_alive(self._folder / "owners", owner))
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the version is in the file's first bytes
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+            if sqlite_files.version(connection) == old_rows.VERSION:
+                with sqlite_files.transaction(connection):
+                    self._check_schema(connection)
+                    if sqlite_files.version(connection) == old_rows.VERSION:  # else another process was faster
+                        old_rows.migrate(connection, lambda owner: is_alive(self._folder / "owners", owner))
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the version is in the file's first bytes
+        except BaseException:
+            connection.close()
+            raise
         self._connection = connection
         return connection
 
