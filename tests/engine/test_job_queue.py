@@ -46,3 +46,29 @@ def test_a_stack_that_does_not_fit_is_halved_with_all_like_it(make_queue):
     assert len(queue.next().configs) == 2
     assert queue.halve(queue.next()) == 3
     assert [len(queue.next().configs) for _ in range(2)] == [3, 3]
+
+
+def test_many_stacks_are_claimed_in_one_transaction(make_queue, monkeypatch):
+    claim, claims = Store.claim, []
+    monkeypatch.setattr(Store, "claim", lambda self, runs, owner: claims.append(len(runs)) or claim(self, runs, owner))
+    queue = make_queue(8)
+    queue.ahead = 3
+    jobs = [queue.next() for _ in range(4)]
+    assert claims == [3, 3]
+    assert len(queue) == 4
+    assert len({config.run for job in jobs for config in job.configs}) == 4
+    queue.put_back(jobs[0])
+    rest = []
+    while (job := queue.next()) is not None:
+        rest.append(job)
+    assert len(rest) == 5
+    assert claims == [3, 3, 3]
+
+
+def test_what_is_claimed_ahead_is_halved_too(make_queue):
+    queue = make_queue(1, largest=3)
+    queue.ahead = 3
+    assert len(queue.next().configs) == 2
+    assert queue.halve(queue.next()) == 2
+    assert [len(queue.next().configs) for _ in range(3)] == [2, 2, 2]
+    assert queue.next() is None

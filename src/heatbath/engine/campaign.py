@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 
 from heatbath.engine.executors.interface import Executor
 from heatbath.engine.job_queue import JobQueue
@@ -12,12 +12,12 @@ from heatbath.engine.jobs import Ended, Job, Measured, Outcome
 from heatbath.engine.preflight import core_seconds
 from heatbath.engine.progress import Tally
 from heatbath.engine.recorder import Recorder
-from heatbath.runs.checkpoints import Saver
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import ENDED
 from heatbath.runs.store import Store
 from heatbath.system import locks
 
+_CLAIMED_AHEAD = 8  # a driver of many workers claims for an eighth of them at once, in one transaction
 _POLL, _LONGEST_POLL = 0.3, 3.0  # seconds between two looks at the runs of another process: the first, and at most
 
 
@@ -84,15 +84,29 @@ class Campaign:
                 where = "in one stack" if stacks == 1 else f"in {stacks} stacks of up to {size}"
                 where += f" on {places} GPUs" * (places > 1)
             self._tally.say(f"trains {_runs(runs)} of {model} {where}", once=True, routine=True)
-        outcomes: Iterator[tuple[Job, Outcome]] = self._executor.train(self._queue.next, places)
+        self._queue.ahead = max(1, places // _CLAIMED_AHEAD)
+        outcomes: Iterator[tuple[Job, Outcome] | None] = self._executor.train(self._queue.next, places)
         with closing(outcomes):  # type: ignore[type-var]
-            for job, outcome in outcomes:
-                if isinstance(outcome, Measured):
-                    self._take(job, outcome)
-                elif outcome.how == "done":
-                    Saver(self._store.checkpoints, job.name).remove()
-                else:
-                    self._try_again(job, outcome)
+            try:
+                for found in outcomes:
+                    if found is None:
+                        self._recorder.flush()
+                    else:
+                        self._follow(*found)
+            except BaseException:
+                with suppress(OSError):
+                    self._recorder.flush()
+                raise
+        self._recorder.flush()
+
+    def _follow(self, job: Job, outcome: Outcome) -> None:
+        if isinstance(outcome, Measured):
+            self._take(job, outcome)
+        elif outcome.how == "done":
+            self._recorder.end(job)
+        else:
+            self._recorder.flush()
+            self._try_again(job, outcome)
 
     def _take(self, job: Job, measured: Measured) -> None:
         self._recorder.record(job, measured)

@@ -29,6 +29,7 @@ class JobQueue:
 
     Attributes:
         handed_out: how many jobs there were so far.
+        ahead: how many stacks are claimed at once.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class JobQueue:
         self._shelf, self._reported_damage = Shelf(store.checkpoints), 0
         self._halved: dict[tuple[Any, ...], int] = {}
         self._stacks: deque[list[RunConfig]] = deque()
-        self.handed_out = 0
+        self._claimed: deque[tuple[list[RunConfig], dict[str, int], dict[str, SavedAt]]] = deque()
+        self.handed_out, self.ahead = 0, 1
 
     def __len__(self) -> int:
-        return len(self._stacks)
+        return len(self._stacks) + len(self._claimed)
 
     def fill(self, configs: Sequence[RunConfig]) -> None:
         """Put runs, and nothing else, into the queue, in stacks of equal size; of several devices, large ones first."""
@@ -58,6 +60,7 @@ class JobQueue:
         for config in configs:
             groups.setdefault((planning.stack_key(config), _epoch(config, found)), []).append(config)
         self._stacks.clear()
+        self._claimed.clear()  # they stay ours
         most = -(-len(configs) // self._slots)  # of which each device has one
         for (key, _), members in groups.items():
             size = min(self._stack_size(members), most)
@@ -78,22 +81,20 @@ class JobQueue:
         """Queue the runs of a job that was too large in stacks of half its size, and all like it; return that size."""
         half = (len(job.configs) + 1) // 2
         self._halved[planning.stack_key(job.configs[0])] = half
-        self.fill([*job.configs, *(config for members in self._stacks for config in members)])
+        waiting = [*(members for members, *_ in self._claimed), *self._stacks]
+        self.fill([*job.configs, *(config for members in waiting for config in members)])
         return half
 
     def next(self) -> Job | None:
         """Claim the runs of the next stack that has any to be claimed; return None when the queue is empty."""
-        while self._stacks:
-            asked = self._stacks.popleft()
-            recorded = self._store.claim([config.run for config in asked], self._owner)
-            if not recorded:
+        while self._stacks or self._claimed:
+            if not self._claimed:
+                self._claim()
                 continue
-            # Looked up after the claim: from now on nobody else moves them.
-            found = self._shelf.find(recorded)
+            asked, recorded, found = self._claimed.popleft()
             stages: dict[int, list[RunConfig]] = {}
             for config in asked:
-                if config.run in recorded:
-                    stages.setdefault(_epoch(config, found), []).append(config)
+                stages.setdefault(_epoch(config, found), []).append(config)
             (epoch, chosen), *others = stages.items()
             self._stacks.extendleft(members for _, members in others)
             self._explain_losses(chosen, epoch, recorded)
@@ -101,6 +102,19 @@ class JobQueue:
             self.handed_out += 1
             return Job(f"{self._owner.name}.{self.handed_out}", tuple(chosen), sources)
         return None
+
+    def _claim(self) -> None:
+        """Claim some stacks in one transaction; what others are at is left out."""
+        asked = [self._stacks.popleft() for _ in range(min(self.ahead, len(self._stacks)))]
+        recorded = self._store.claim([config.run for members in asked for config in members], self._owner)
+        if not recorded:
+            return
+        # Looked up after the claim: from now on nobody else moves them.
+        found = self._shelf.find(recorded)
+        for members in asked:
+            ours = [config for config in members if config.run in recorded]
+            if ours:
+                self._claimed.append((ours, recorded, found))
 
     def outline(self) -> Iterator[tuple[str, int, int, int]]:
         """Return, for each network, its name, its runs, its stacks and the size of the largest."""

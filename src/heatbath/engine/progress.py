@@ -75,6 +75,7 @@ class Tally:
             if done is not None:
                 self.remaining[config.run] = config.epochs - done
         self._total, self._tell = len(configs), tell
+        self._epochs_left = sum(self.remaining.values())
         self._start, self._epochs_done = time.monotonic(), 0
         self._accuracies: dict[str, float] = {}
         self._accuracy: float | None = None
@@ -84,8 +85,9 @@ class Tally:
     def progress(self) -> Progress:
         """How far it is."""
         ended, done = self._total - len(self.remaining), self._epochs_done
-        epochs = done + sum(self.remaining.values())
-        return Progress(self._total, ended, epochs, done, self._accuracy, time.monotonic() - self._start)
+        return Progress(
+            self._total, ended, done + self._epochs_left, done, self._accuracy, time.monotonic() - self._start
+        )
 
     def say(self, message: str, *, once: bool = False, routine: bool = False) -> None:
         """Tell whoever follows something."""
@@ -100,7 +102,9 @@ class Tally:
 
     def strike(self, ended: Collection[str]) -> None:
         """Strike out the runs that have ended, here or in another process."""
-        struck = [run for run in ended if self.remaining.pop(run, None) is not None]
+        struck = [run for run in ended if run in self.remaining]
+        for run in struck:
+            self._epochs_left -= self.remaining.pop(run)
         if struck and self._tell is not None:
             self._tell(self.progress)
 
@@ -109,14 +113,16 @@ class Tally:
         for config, epochs in zip(job.configs, measured.epochs, strict=True):
             if config.run in self.remaining and epochs:
                 self._epochs_done += 0 if measured.restored else len(epochs)
-                self.remaining[config.run] = config.epochs - measured.first - len(epochs)
+                left = config.epochs - measured.first - len(epochs)
+                self._epochs_left += left - self.remaining[config.run]
+                self.remaining[config.run] = left
                 if "test_accuracy" in epochs[-1].metrics:  # which not every task measures
                     self._accuracies[config.run] = epochs[-1].test_accuracy
         if self._accuracies:
             self._accuracy = sum(self._accuracies.values()) / len(self._accuracies)
         for config in job.configs:
             if config.run in measured.diverged or self.remaining.get(config.run) == 0:
-                self.remaining.pop(config.run, None)
+                self._epochs_left -= self.remaining.pop(config.run, 0)
                 self._accuracies.pop(config.run, None)
         if self._tell is not None:
             self._tell(self.progress)

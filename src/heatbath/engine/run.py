@@ -152,7 +152,7 @@ def _train(
         chosen.prepare(left, tally.tell_download)
         introduce_tasks(left, results, tally)
         check_origins([records[config.run] for config in left if config.run in records], chosen.device, tally, options)
-        if chosen.device == "cpu":
+        if chosen.device == "cpu" and options.executor in (None, "local"):  # of other machines nobody knows the cores
             warn_of_long_work(left, tally, options)
         for run, damage in results.add(configs.values()).items():
             whole = len(damage.epochs) >= configs[run].epochs

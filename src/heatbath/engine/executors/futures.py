@@ -66,7 +66,7 @@ class Futures(Remote):
         del error
         return False
 
-    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome]]:
+    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome] | None]:
         """Train jobs, slice by slice, so many at a time, until there is none.
 
         Raises:
@@ -87,6 +87,7 @@ class Futures(Remote):
                     yield job, outcome
                     if isinstance(outcome, Measured) and outcome.checkpoint is not None:
                         self._submit(_rest(job, outcome, self.checkpoints), outcome.first + 1)
+            yield None
 
     def close(self) -> None:
         """Take back the slices that nobody works on, and wait for the others: a future cannot be stopped."""

@@ -34,8 +34,11 @@ class Executor(Protocol):
     def places(self, configs: Sequence[RunConfig], jobs: int, seconds: float) -> tuple[int, int]:
         """Return how many jobs are trained at a time, and how many threads each has."""
 
-    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome]]:
-        """Train jobs, so many at a time, until there is none."""
+    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome] | None]:
+        """Train jobs, so many at a time, until there is none.
+
+        None comes where nothing else is ready: what came before is recorded then, in one transaction.
+        """
 
     def close(self) -> None:
         """End all work, whatever its state."""

@@ -91,12 +91,13 @@ class Local:
         enough = self._options.workers is not None or seconds > _WORTH_WORKERS
         return min(self._options.workers or processes, jobs) if enough else 1, threads
 
-    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome]]:
-        """Train jobs, so many at a time, until there is none."""
+    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome] | None]:
+        """Train jobs, so many at a time, until there is none; see `Executor.train`."""
         if places == 1 and not self._gpus:
             while (job := next_job()) is not None:
                 for outcome in self._trainer.work(job):
                     yield job, outcome
+                    yield None
             return
         self._trainer.forget()  # each worker loads what it needs
         yield from self._workers.train(next_job, places)
@@ -125,7 +126,7 @@ class Workers:
         self._busy: dict[Connection, tuple[_Worker, Job]] = {}
         self._dead = 0
 
-    def train(self, next_job: NextJob, count: int) -> Iterator[tuple[Job, Outcome]]:
+    def train(self, next_job: NextJob, count: int) -> Iterator[tuple[Job, Outcome] | None]:
         """Train jobs, ``count`` at a time, until there is none.
 
         Raises:
@@ -163,6 +164,7 @@ class Workers:
                     del self._busy[line]
                     self._idle.append(worker)
                 yield job, outcome
+            yield None
 
     def _start(self) -> _Worker:
         return _Worker(self._settings, self._environments.pop(0) if self._environments else {})

@@ -60,7 +60,7 @@ class RayCluster(Remote):
         resource = "GPU" if "num_gpus" in self._needs else "CPU"
         return int(ray.cluster_resources().get(resource, 0))
 
-    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome]]:
+    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome] | None]:
         """Train jobs, so many at a time, until there is none."""
         while True:
             while len(self._busy) < places and (job := next_job()) is not None:
@@ -79,6 +79,7 @@ class RayCluster(Remote):
                         self._submit(job, [ray.put(self.lend(job, outcome.reason))])
                         continue
                 yield job, outcome
+            yield None
 
     def close(self) -> None:
         """Cancel what is being trained, and end a cluster of our own."""

@@ -1,0 +1,149 @@
+"""What the driver of a large cluster costs: workers are simulated, the store, the claims and the queue are real.
+
+    python benchmarks/cluster.py --runs 1000 10000 100000 --workers 1000
+
+Nothing is trained. Each of the workers reports an epoch in turn and dies now and then, with all that it has not
+finished. The numbers are those of one core: microseconds of a run and of a report, reports a second, and the memory of
+the driver. A run must be finished once and none lost, or the benchmark fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from heatbath.engine.executors.interface import NextJob
+from heatbath.engine.jobs import Ended, Job, Measured, Outcome
+from heatbath.engine.options import Options
+from heatbath.engine.run import complete
+from heatbath.runs.configs import RunConfig, sweep
+from heatbath.runs.records import Epoch
+from heatbath.runs.store import Store
+
+EPOCHS = 5
+METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
+ORIGIN = {"device": "simulated", "heatbath": "0", "torch": "0", "python": "0", "precision": "fp32"}
+
+
+class Simulated:
+    """Workers that report one after another, and die with a chance.
+
+    Args:
+        workers: how many.
+        death: the chance that one dies instead of a report.
+    """
+
+    device, slots = "cpu", 1
+
+    def __init__(self, workers: int, death: float) -> None:
+        self._workers, self._death, self._random = workers, death, random.Random(1)
+        self.reports, self.lost, self.finished = 0, 0, Counter[str]()
+
+    def prepare(self, configs: Sequence[RunConfig], progress: Callable[[str, int, int], None] | None = None) -> None:
+        """Nothing is needed."""
+
+    def rounds(self, configs: Sequence[RunConfig]) -> list[list[RunConfig]]:
+        """All at once."""
+        return [list(configs)]
+
+    def stack_size(self, configs: Sequence[RunConfig]) -> int:
+        """One, as on a CPU."""
+        del configs
+        return 1
+
+    def places(self, configs: Sequence[RunConfig], jobs: int, seconds: float) -> tuple[int, int]:
+        """As many as there are workers."""
+        del configs, seconds
+        return min(self._workers, jobs), 1
+
+    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome] | None]:
+        """Let each worker report in turn."""
+        busy: list[tuple[Job, int]] = []
+        while True:
+            while len(busy) < places and (job := next_job()) is not None:
+                busy.append((job, 0))
+            if not busy:
+                return
+            going_on = []
+            for job, epoch in busy:
+                if self._random.random() < self._death:
+                    self.lost += 1
+                    yield job, Ended("lost", "the node is gone")
+                    continue
+                self.reports += 1
+                yield job, self._measured(job, epoch)
+                if epoch + 1 == EPOCHS:
+                    self.finished.update(config.run for config in job.configs)
+                    yield job, Ended()
+                else:
+                    going_on.append((job, epoch + 1))
+            busy = going_on
+            yield None
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+    def _measured(self, job: Job, epoch: int) -> Measured:
+        numbers = {name: float(epoch + job.configs[0].seed % 97) / 100.0 for name in METRICS}
+        one = Epoch(0.005, numbers, ORIGIN)
+        return Measured(epoch, ((one,),), durable=epoch + 1 == EPOCHS, seconds=0.1, origin=ORIGIN)
+
+
+def measure(runs: int, workers: int, death: float, folder: Path) -> dict[str, Any]:
+    """What a call for so many runs costs, and a second one that finds them all finished."""
+    configs = sweep(RunConfig(epochs=EPOCHS), seed=range(runs))
+    simulated = Simulated(workers, death)
+    start, cpu = time.perf_counter(), time.process_time()
+    records = complete(configs, folder, Options(device="cpu"), lambda _: None, executor=lambda *_: simulated)
+    seconds, busy = time.perf_counter() - start, time.process_time() - cpu
+    statuses = Counter(record.status for record in records)
+    if statuses != {"finished": runs} or set(simulated.finished.values()) != {1}:
+        raise SystemExit(f"not every run was finished once: {statuses}, {simulated.finished.most_common(3)}")
+    start = time.perf_counter()
+    complete(configs, folder, Options(device="cpu"))
+    again = time.perf_counter() - start
+    start = time.perf_counter()
+    with Store(folder, read_only=True) as store:
+        assert len(store.records()) == runs
+    return {
+        "runs": runs,
+        "workers": workers,
+        "reports": simulated.reports,
+        "lost": simulated.lost,
+        "seconds": seconds,
+        "cpu_seconds": busy,
+        "run_ms": 1e3 * seconds / runs,
+        "reports_per_second": simulated.reports / seconds,
+        "second_call_s": again,
+        "load_s": time.perf_counter() - start,
+        "memory_MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+    }
+
+
+def main() -> None:
+    """Measure stores of several sizes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, nargs="+", default=[1000, 10_000, 100_000])
+    parser.add_argument("--workers", type=int, default=1000)
+    parser.add_argument("--death", type=float, default=0.001, help="the chance that a worker dies instead of a report")
+    parser.add_argument("--json", help="a file for the numbers")
+    arguments = parser.parse_args()
+    rows = []
+    for runs in arguments.runs:
+        with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
+            rows.append(measure(runs, arguments.workers, arguments.death, Path(folder)))
+        print(", ".join(f"{name} {value:.4g}" for name, value in rows[-1].items()), flush=True)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
