@@ -53,6 +53,10 @@ DAMAGES = {
     "last": ("DELETE FROM epochs WHERE epoch = 3", "its epoch 3 is missing"),
     "number": (f"UPDATE epochs SET numbers = x'{'00' * 48}' WHERE epoch = 2", "its epoch 2 is damaged"),
     "short": ("UPDATE epochs SET numbers = substr(numbers, 9) WHERE epoch = 3", "its epoch 3 is damaged"),
+    "text of that length": (
+        "UPDATE epochs SET numbers = substr(hex(zeroblob(48)), 1, 48) WHERE epoch = 2",
+        "its epoch 2 is damaged",
+    ),
     "words": ("UPDATE epochs SET numbers = 'low' WHERE epoch = 1", "its epoch 1 is damaged"),
 }
 UNREADABLE = ("config",)
@@ -74,7 +78,14 @@ def test_a_damaged_row_is_named_and_harms_no_other(store, owner, damage):
     assert len(store.find(RUNS[1]).epochs) == 3
 
 
-SOUND = {"middle": 1, "last": 2, "number": 1, "short": 2, "words": 0}  # epochs before the damage; all three elsewhere
+SOUND = {
+    "middle": 1,
+    "last": 2,
+    "number": 1,
+    "short": 2,
+    "words": 0,
+    "text of that length": 1,
+}  # epochs before the damage; all three elsewhere
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -59,7 +59,7 @@ def unpack(
     made = chain.from_iterable(repeat(origin, count) for count, origin in origins)
     epochs = []
     for number, content in enumerate(packed, start=1):
-        if len(content) != form.size:
+        if not isinstance(content, bytes) or len(content) != form.size:  # a flipped bit may make a text of it
             break
         rate, *metrics, digest = form.unpack(content)
         if digest != _digest(context, number, content[:-_DIGEST]):

@@ -145,7 +145,7 @@ class Selection:
         origins = packing.read_origins(row.origins) if fits else []
         names = [METRICS[:4], METRICS]
         with suppress(*NOT_A_RECORD):
-            names.append(tuple(json.loads(row.metrics)))
+            names.append(tuple(map(str, json.loads(row.metrics))))
         epochs = max((packing.unpack(row.run, each, packed, origins) for each in names), key=len)
         return Damage(reason, readable_config(row.run, row.config), tuple(epochs), row.seconds if fits else 0.0)
 
