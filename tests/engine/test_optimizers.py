@@ -258,6 +258,7 @@ def test_a_step_without_a_bound_computes_no_norm(data, monkeypatch):
     group.step(torch.tensor([0]))
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter in:UserWarning")  # torch 2.8 warns of itself
 def test_a_task_trains_with_all_of_it_alone_and_batched():
     task = make_task("resnet")
     task.augment = None
