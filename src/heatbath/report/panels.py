@@ -1,4 +1,4 @@
-"""A figure as data: what is drawn, apart from how. `plots` makes pictures of it, `report` an interactive page."""
+"""A figure as data: what is drawn, apart from how. `plots` makes pictures of it, `page` an interactive page."""
 
 from __future__ import annotations
 

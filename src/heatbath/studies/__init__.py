@@ -1,1 +1,1 @@
-"""What `heatbath simulate` and `heatbath measure` compute."""
+"""What `simulate`, `measure`, `race` and `transfer` compute, and experiments that need no store."""
