@@ -5,6 +5,7 @@ import os
 import struct
 import threading
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 import torch
@@ -163,8 +164,11 @@ def test_damaged_checkpoints_are_told_and_not_used(gpu, tmp_path, damaged):
     assert os.listdir(tmp_path / "checkpoints") == [], "and removed in the end"
 
 
-def test_a_checkpoint_that_is_none_is_put_out_of_the_way(gpu, tmp_path):
-    """Its checksum is right, its content is not ours."""
+@pytest.mark.parametrize("renamed", [True, False])
+def test_a_checkpoint_that_is_none_is_put_out_of_the_way(gpu, tmp_path, monkeypatch, renamed):
+    """Its checksum is right, its content is not ours; one that cannot be renamed is not tried again and again."""
+    if not renamed:
+        monkeypatch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
     gpu.stop_at = (CONFIGS[3].run, 2)
     with pytest.raises(KeyboardInterrupt):
         run(CONFIGS, tmp_path, "cuda")

@@ -16,7 +16,7 @@ from heatbath.draws import orbits
 from heatbath.engine.cpu_replica import CpuReplica
 from heatbath.engine.gpu_replicas import GpuReplicas
 from heatbath.engine.replicas import Split
-from heatbath.engine.stack import Stack
+from heatbath.engine.stack import Stack, WrongStateError
 from heatbath.runs.configs import RunConfig
 from heatbath.tasks.models import build_model
 from heatbath.tasks.registry import networks
@@ -315,3 +315,17 @@ def test_vgg16_starts_from_imagenet():
     for name, tensor in scratch.items():
         assert torch.equal(state[f"weight.{name}"], features.get(name, tensor)), name
     assert not torch.equal(scratch["features.0.weight"], features["features.0.weight"])
+
+
+@pytest.mark.parametrize("change", ["missing", "shape", "more"])
+def test_a_state_of_another_network_is_refused(data, change):
+    """A tensor of one number would be copied all over the weights."""
+    states = Stack(VARIED[:2], data).states()
+    name = next(name for name in states[1] if name.startswith("weight."))
+    if change == "missing":
+        del states[1][name]
+    else:
+        states[1][name if change == "shape" else "weight.other"] = torch.zeros(1)
+    with pytest.raises(WrongStateError, match="are not those of the network") as caught:
+        Stack(VARIED[:2], data, states=states)
+    assert caught.value.replica == 1
