@@ -60,7 +60,7 @@ def compare_runs(
     looked at before with fewer seeds says so, and pays for it with a part of its error, unless the looks were planned.
     """
     from heatbath import __version__, compare
-    from heatbath.runs.tables import read_groups
+    from heatbath.runs.read_groups import read_groups
     from heatbath.stats.best_of import BestOf
     from heatbath.stats.verdict_files import write_verdict
 

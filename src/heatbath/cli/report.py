@@ -89,7 +89,7 @@ def _report_on_study(
     from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
     from heatbath.report.page import write_report
     from heatbath.report.study import about_study, open_study, study_figure
-    from heatbath.runs.tables import read_groups
+    from heatbath.runs.read_groups import read_groups
 
     check_folder(out, "--out")
     if options["against"] == "best":

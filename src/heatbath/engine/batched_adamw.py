@@ -1,4 +1,4 @@
-"""AdamW for many networks at once, each with its own knobs; `heatbath.engine.linear_step` has SGD."""
+"""AdamW for many networks at once, each with its own knobs; `heatbath.engine.batched_sgd` has SGD."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def batched_adamw(
         coefficients: those of `adamw_coefficients`, each of shape (networks,).
         beta: of the same shape.
         gains: how many equal weights each number of a parameter stands for the sum of.
-        rests: see `heatbath.engine.linear_step.linear_sgd`.
+        rests: see `heatbath.engine.batched_sgd.linear_sgd`.
     """
     lower: Sequence[Tensor | None] = rests or [None] * len(params)
     second, eps = ADAMW["beta2"], ADAMW["eps"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from heatbath.engine.batched_adamw import adamw_coefficients, batched_adamw
-from heatbath.engine.linear_step import linear_coefficients, linear_sgd
+from heatbath.engine.batched_sgd import linear_coefficients, linear_sgd
 from heatbath.engine.optimizers import STATE_KINDS, Array, EpochRates, acting_coupling
 from heatbath.runs.configs import RunConfig
 

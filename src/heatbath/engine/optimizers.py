@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import adamw as torch_adamw
 
-from heatbath.optim.kernels import random_sgd
+from heatbath.optim.sgd_step import random_sgd
 from heatbath.runs.configs import RunConfig
 
 Array = np.ndarray[Any, np.dtype[np.float64]]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heatbath.draws import uniform
 from heatbath.laws import Constant
-from heatbath.optim.kernels import sgd, start_at_rest
+from heatbath.optim.sgd_step import sgd, start_at_rest
 
 
 def draw_on_device(group: dict[str, Any], found_inf: Tensor | None) -> float | Tensor:
@@ -52,7 +52,7 @@ def capturable_sgd(
     has_sparse_grad: bool = False,
     **settings: Any,
 ) -> None:
-    """Take one step in place with ``alpha`` in a 0-dimensional tensor; arguments as in `heatbath.optim.kernels`.
+    """Take one step in place with ``alpha`` in a 0-dimensional tensor; arguments as in `heatbath.optim.sgd_step`.
 
     In a compiled step the multiplication is merged into its neighbours; in an eager one, as in a captured graph, it
     is a pass over the gradients of its own. The fused kernel skips the step where ``found_inf`` is 1.

@@ -1,7 +1,7 @@
 """`RandomSGD`: stochastic gradient descent with a random learning rate, for `torch.optim.SGD`.
 
 One multiplier ``alpha`` of mean 1 is drawn for each mini-batch. PyTorch's own SGD kernels do the arithmetic, driven
-with other scalars (see `heatbath.optim.kernels`), so that the draw costs no pass over memory.
+with other scalars (see `heatbath.optim.sgd_step`), so that the draw costs no pass over memory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch.optim.optimizer import (
 from heatbath.draws import Multipliers
 from heatbath.laws import COUPLINGS, Arcsine, Constant, Exponential, Law, LogNormal, TwoPoint, Uniform
 from heatbath.optim.capturable import capturable_sgd, draw_on_device, refuse_capture
-from heatbath.optim.kernels import SETTINGS, random_sgd
 from heatbath.optim.param_groups import adopt_group, check_settings, prepare_group
+from heatbath.optim.sgd_step import SETTINGS, random_sgd
 from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
 
 __all__ = ["RandomSGD"]
@@ -71,7 +71,7 @@ class RandomSGD(torch.optim.SGD):
     multiplier is ``alpha_k``. With ``fused=True`` this takes one read of ``found_inf`` a step (none if capturable).
 
     With Nesterov in coupling "gradient", ``state[p]["momentum_buffer"]`` holds the velocity divided by the group's
-    ``buffer_scale`` (see `heatbath.optim.kernels`); `velocity` returns the velocity itself in every mode. To go back to
+    ``buffer_scale`` (see `heatbath.optim.sgd_step`); `velocity` returns the velocity itself in every mode. To go back to
     `torch.optim.SGD` from there, multiply the saved buffers by it and set it to 1: SGD would hand it on as it is.
     """
 

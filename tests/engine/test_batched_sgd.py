@@ -7,7 +7,7 @@ import torch
 from torch._inductor.utils import run_and_get_code
 
 import heatbath as hb
-from heatbath.engine.linear_step import linear_coefficients, linear_sgd
+from heatbath.engine.batched_sgd import linear_coefficients, linear_sgd
 from heatbath.engine.split_bf16 import join, split
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -20,7 +20,7 @@ def gradients(steps, shape):
 
 
 @pytest.mark.parametrize(("coupling", "form", "decay"), CASES, ids=lambda value: str(value))
-def test_linear_steps_are_those_of_the_optimizer(coupling, form, decay):
+def test_batched_sgds_are_those_of_the_optimizer(coupling, form, decay):
     momentum, nesterov = form
     start, kicks = gradients(1, (4, 3))[0], gradients(8, (4, 3)) + 0.5
     ours = torch.nn.Parameter(start.clone())

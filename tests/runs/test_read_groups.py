@@ -7,9 +7,9 @@ import pytest
 
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.export import write_csv, write_lines
+from heatbath.runs.read_groups import read_groups
 from heatbath.runs.records import Record
 from heatbath.runs.store import Store
-from heatbath.runs.tables import read_groups
 from measured import an_epoch
 
 CSV = "opt,lr,seed,acc\nsgd,0.1,0,0.5\nsgd,0.1,1,0.6\nadam,0.01,0,0.7\nadam,0.010,b,\n"
