@@ -71,8 +71,8 @@ class RandomSGD(torch.optim.SGD):
     multiplier is ``alpha_k``. With ``fused=True`` this takes one read of ``found_inf`` a step (none if capturable).
 
     With Nesterov in coupling "gradient", ``state[p]["momentum_buffer"]`` holds the velocity divided by the group's
-    ``buffer_scale`` (see `heatbath.optim.sgd_step`); `velocity` returns the velocity itself in every mode. To go back to
-    `torch.optim.SGD` from there, multiply the saved buffers by it and set it to 1: SGD would hand it on as it is.
+    ``buffer_scale`` (see `heatbath.optim.sgd_step`); `velocity` returns the velocity itself in every mode. To go back
+    to `torch.optim.SGD` from there, multiply the saved buffers by it and set it to 1: SGD would hand it on as it is.
     """
 
     _need_device_dtype_check_for_fused = True  # torch's own mark
