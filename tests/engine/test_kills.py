@@ -31,11 +31,13 @@ torch.set_num_threads(1)
 from heatbath.engine import planning, trainer
 from heatbath.engine.run import run
 from heatbath.runs.configs import RunConfig
+from heatbath.system import machine
 data = trainer.load_dataset("mnist5k", validation=3500)
 trainer.load_dataset = lambda *_, **__: data
 planning.cpu_workers = lambda model, cores: (1, 1)
 train_epoch = trainer.Stack.train_epoch
 trainer.Stack([RunConfig(batch_size=100, validation=3500)], data).train_epoch()  # imports what is still missing
+machine.code_version()  # asks git, once
 print("ready", flush=True)
 
 for line in sys.stdin:
