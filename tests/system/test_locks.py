@@ -112,6 +112,6 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", fail)
-    with pytest.raises(OSError, match=rf"^{tmp_path} cannot be locked \(No locks available\): keep the store on"):
+    with pytest.raises(OSError, match=rf"^{tmp_path} cannot be locked \(No locks available\): give --store on a local"):
         Owner(tmp_path)
     assert list(tmp_path.iterdir()) == []

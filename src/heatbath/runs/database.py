@@ -13,6 +13,7 @@ from typing import TypeVar
 from heatbath.runs import old_rows, rows
 from heatbath.runs.checkpoints import is_checkpoint_name
 from heatbath.system import sqlite_files
+from heatbath.system.disks import check_locks
 from heatbath.system.locks import is_alive, is_lock_name
 
 _T = TypeVar("_T")
@@ -21,6 +22,8 @@ _ADVICE = "'heatbath runs repair' saves what can be saved; or put back a copy, o
 
 class Database:
     """SQLite in WAL mode, so that readers never wait for a training, nor a training for them.
+
+    On a network disk, where there is no WAL, it has a rollback journal, and they wait for each other.
 
     Args:
         folder: the store's.
@@ -85,7 +88,9 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         """Open it to be written to, after making it, or turning one of heatbath 0.1.0 into one of today."""
         self._check_folders()
+        check_locks(self._folder, self.named.parent)
         sqlite_files.create(self._file, rows.SCHEMA)
+        sqlite_files.leave_wal(self._file)
         self._identity = _identity(self._file)
         connection = sqlite_files.connect(self._file)
         try:

@@ -65,15 +65,16 @@ def repair(store: Path) -> Repaired:
 
 
 def _whole_content(database: Path, place: Path) -> bytes:
-    """The file, with what is only in the write-ahead log so far."""
+    """The file, with what is only in the write-ahead log so far, and without what a journal takes back."""
     copy = place / "new.sqlite-copy"
-    for suffix in ("", "-wal"):
+    for suffix in ("", "-wal", "-journal"):
         with suppress(FileNotFoundError):
             shutil.copyfile(f"{database}{suffix}", f"{copy}{suffix}")
     with suppress(sqlite3.Error), closing(sqlite3.connect(copy)) as connection:
+        connection.execute("PRAGMA user_version").fetchone()  # whoever reads first rolls a journal back
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     content = copy.read_bytes()
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in ("", "-wal", "-shm", "-journal"):
         Path(f"{copy}{suffix}").unlink(missing_ok=True)
     return content
 
@@ -118,7 +119,7 @@ def _is_readable(store: Path, runs: int) -> bool:
 
 def _write(new: Path, found: rows.Selection, records: dict[str, Record], mended: Iterable[str]) -> None:
     with closing(sqlite3.connect(new)) as connection:
-        connection.executescript(rows.SCHEMA)
+        sqlite_files.fill(connection, rows.SCHEMA, new.parent)
         with sqlite_files.transaction(connection):
             for row, _ in found.runs:
                 if row.run not in records:
@@ -136,10 +137,10 @@ def _exchange(database: Path, new: Path) -> Path:
     """Put the new database into the place of the damaged one, of which there is a copy before that."""
     names = (database.with_name(f"{database.name}.damaged{f'-{k}' * (k > 1)}") for k in count(1))
     kept = next(name for name in names if not name.exists())
-    for suffix in ("-wal", ""):
+    for suffix in ("-wal", "-journal", ""):
         with suppress(FileNotFoundError):
             shutil.copy2(f"{database}{suffix}", f"{kept}{suffix}")
-    for suffix in ("-wal", "-shm"):  # they belong to the damaged one
+    for suffix in ("-wal", "-shm", "-journal"):  # they belong to the damaged one
         Path(f"{database}{suffix}").unlink(missing_ok=True)
     new.replace(database)
     return kept

@@ -40,7 +40,6 @@ SCHEMA = ";\n".join(
     (
         f"PRAGMA application_id = {APPLICATION}",
         f"PRAGMA user_version = {VERSION}",
-        "PRAGMA journal_mode = WAL",
         *TABLES.values(),
         FIRST_ENTRY,
     )

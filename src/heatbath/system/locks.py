@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from heatbath.system import forks
+from heatbath.system.disks import ADVICE
 
 OWNER = r"\d+-[0-9a-f]{16}"  # the pattern of a name: the process, and a random number
 
@@ -59,8 +60,7 @@ def lock(handle: int, folder: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError as error:
-        advice = "keep the store on a file system with locks"
-        raise OSError(f"{folder} cannot be locked ({error.strerror}): {advice}") from None
+        raise OSError(f"{folder} cannot be locked ({error.strerror}): {ADVICE}") from None
 
 
 def is_owner(name: str) -> bool:
@@ -97,7 +97,7 @@ def tidy(folder: Path) -> None:
     """Remove the lock files of owners that are gone, and nothing else."""
     for file in folder.glob("*.lock"):
         try:
-            handle = _open(folder, file.stem)
+            handle = _open(folder, file.stem, os.O_RDWR)  # over NFS only a file that may be written to is locked
         except OSError:
             continue
         try:
@@ -111,7 +111,7 @@ def tidy(folder: Path) -> None:
             os.close(handle)
 
 
-def _open(folder: Path, owner: str) -> int:
+def _open(folder: Path, owner: str, access: int = os.O_RDONLY) -> int:
     """Open the lock of an owner, and nothing else: it neither waits for a pipe nor follows a link.
 
     Raises:
@@ -119,7 +119,7 @@ def _open(folder: Path, owner: str) -> int:
     """
     if not is_owner(owner):
         raise FileNotFoundError(owner)
-    handle = os.open(folder / f"{owner}.lock", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    handle = os.open(folder / f"{owner}.lock", access | os.O_NONBLOCK | os.O_NOFOLLOW)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise FileNotFoundError(owner)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import shutil
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
+from heatbath.system.disks import find_disk
 from heatbath.system.locks import lock
 
 _T = TypeVar("_T")
@@ -38,10 +41,37 @@ def create(database: Path, schema: str) -> None:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as place:
             new = Path(place) / "new.sqlite"
             with closing(sqlite3.connect(new)) as connection:
-                connection.executescript(schema)
+                fill(connection, schema, folder)
                 # Closing does this too, but says nothing where the disk is full, and the log would be left behind.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             os.replace(new, database)
+
+
+def fill(connection: sqlite3.Connection, schema: str, folder: Path) -> None:
+    """Give a new database its tables, and the journal that suits the disk of a folder: a WAL, if it is a local one."""
+    connection.execute(f"PRAGMA journal_mode = {'DELETE' if find_disk(folder).is_network else 'WAL'}")
+    connection.executescript(schema)
+
+
+def leave_wal(database: Path) -> None:
+    """Give a database that has come to a network disk a rollback journal: the index of a WAL is memory, not shared.
+
+    Raises:
+        OSError: somebody has it open.
+    """
+    if not _has_wal(database) or not find_disk(database).is_network:
+        return
+    with locked(database.parent), closing(connect(database)) as connection:
+        try:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # then the index is in the memory of this process
+            connection.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            raise OSError(
+                f"{database} is on a network disk and must get another journal, but another process has it open: "
+                "end that first"
+            ) from None
 
 
 def check_header(database: Path, application: int, version: int) -> None:
@@ -108,17 +138,23 @@ def transaction(connection: sqlite3.Connection, patience: float = 900.0) -> Iter
     """
     until = time.monotonic() + patience
     try:
-        while not connection.in_transaction:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
-                    raise
+        _insist(connection, "BEGIN IMMEDIATE", until)
         yield
-        connection.execute("COMMIT")
+        _insist(connection, "COMMIT", until)  # with a rollback journal it waits for those who read
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def _insist(connection: sqlite3.Connection, statement: str, until: float) -> None:
+    """Execute a statement that others may keep waiting."""
+    while True:
+        try:
+            connection.execute(statement)
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
 
 
 def read_only(database: Path, select: Callable[[sqlite3.Connection], _T]) -> _T:
@@ -126,33 +162,74 @@ def read_only(database: Path, select: Callable[[sqlite3.Connection], _T]) -> _T:
 
     While a process has the database open, or was killed, there are a WAL and its index, and SQLite shares them. With no
     WAL the file is all there is and may be read as it lies, as long as it does not change meanwhile. A WAL without
-    index (in a copy of the folder), or one that may not be written to, is read in a copy.
+    index (in a copy of the folder, or on a network disk), or one that may not be written to, is read in a copy.
+
+    A database with a rollback journal is read under a lock. What a killed process left in the journal is rolled back
+    in a copy.
     """
-    wal, index = (database.with_name(database.name + suffix) for suffix in ("-wal", "-shm"))
+    wal, index, journal = (database.with_name(database.name + suffix) for suffix in ("-wal", "-shm", "-journal"))
     name = _quoted(database.absolute())
     while True:
         before = _look(database), wal.exists()
         try:
             if not wal.exists():
+                if not _has_wal(database) and (journal.exists() or _gives_locks(database)):
+                    return _read_locked(database, journal, select)
                 with closing(connect(f"file:{name}?immutable=1")) as connection:
                     result = snapshot(connection, select)
                 if (_look(database), wal.exists()) == before:
                     return result
                 continue
-            if index.exists():
+            if index.exists() and not find_disk(database).is_network:
                 with suppress(sqlite3.OperationalError), closing(connect(f"file:{name}?mode=ro")) as connection:
                     return snapshot(connection, select)
-            with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
-                copy = Path(folder) / database.name
-                shutil.copyfile(wal, copy.with_name(wal.name))
-                shutil.copyfile(database, copy)
-                with closing(connect(f"file:{_quoted(copy)}?mode=rw")) as connection:
-                    return snapshot(connection, select)
-        except FileNotFoundError:  # the WAL went away between two lines: a process has just closed the database
+            return _read_copy(database, "-wal", select)
+        except FileNotFoundError:  # the WAL or journal has just gone: a process has closed the database, or mended it
             continue
         except sqlite3.DatabaseError:
             if (_look(database), wal.exists()) == before:
                 raise
+
+
+def _read_locked(database: Path, journal: Path, select: Callable[[sqlite3.Connection], _T]) -> _T:
+    """Read a database with a rollback journal; one who only reads cannot roll back what a killed process left."""
+    while True:
+        try:
+            with closing(connect(f"file:{_quoted(database.absolute())}?mode=ro")) as connection:
+                return snapshot(connection, select)
+        except sqlite3.OperationalError:
+            if not journal.exists():
+                raise
+        before = _look(database)
+        result = _read_copy(database, "-journal", select)
+        if _look(database) == before:
+            return result
+
+
+def _read_copy(database: Path, suffix: str, select: Callable[[sqlite3.Connection], _T]) -> _T:
+    """Read a database with its WAL or journal elsewhere, where both may be written to."""
+    with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
+        copy = Path(folder) / database.name
+        shutil.copyfile(f"{database}{suffix}", f"{copy}{suffix}")
+        shutil.copyfile(database, copy)
+        with closing(connect(f"file:{_quoted(copy)}?mode=rw")) as connection:
+            return snapshot(connection, select)
+
+
+def _has_wal(database: Path) -> bool:
+    """Whether a database has a WAL, or had one when it was last closed: its header says so."""
+    with open(database, "rb") as file:
+        return file.read(20)[18:] == b"\2\2"
+
+
+def _gives_locks(database: Path) -> bool:
+    """Whether a reader is given a lock; where there are none nobody may write either, and the file does not change."""
+    with open(database, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno == errno.EWOULDBLOCK
+    return True
 
 
 def _remove_unfinished(folder: Path) -> None:
@@ -167,7 +244,8 @@ def _remove_unfinished(folder: Path) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Let no other process make or exchange a database in a folder meanwhile."""
-    handle = os.open(folder, os.O_RDONLY)
+    network = find_disk(folder).is_network  # where no folder is locked, only a file that may be written to
+    handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644) if network else os.open(folder, os.O_RDONLY)
     try:
         lock(handle, folder)
         yield
