@@ -49,7 +49,7 @@ def test_an_owner_dies_with_its_process(tmp_path):
 
 def test_a_forked_child_does_not_keep_its_parents_claim(tmp_path):
     """Such as a worker of a data loader that outlives a killed training."""
-    process, name = start(tmp_path, "child = os.fork()\nif child:\n    print(child, flush=True)\ninput()")
+    process, name = start(tmp_path, "if not os.fork():\n    print(os.getpid(), flush=True)\ninput()")
     with process:
         child = int(process.stdout.readline())
         try:
