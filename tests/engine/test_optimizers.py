@@ -32,7 +32,7 @@ SGD = RunConfig(epochs=3, batch_size=300, lr=0.02)  # 4,000 images: thirteen bat
 ADAMW = SGD.with_(optimizer="adamw", lr=0.002)
 VARIED = [
     ADAMW.with_(seed=1, protocol="constant"),
-    ADAMW.with_(seed=2, weight_decay=0.3),
+    ADAMW.with_(seed=2, weight_decay=0.3, beta2=0.97),
     ADAMW.with_(seed=3, coupling="update", law="two-point:0.5", weight_decay=0.3, momentum=0.7),
     ADAMW.with_(seed=4, protocol="cyclic:1.5", schedule="linear", warmup=5, clip_norm=0.5),
     ADAMW.with_(seed=5, momentum=0.0, schedule="cosine", sampling="replacement"),
@@ -53,7 +53,7 @@ def torch_optimizer(config, params):
     """Torch's optimizer, randomized, and the scheduler of its steps."""
     knobs = {"weight_decay": config.weight_decay}
     if config.optimizer == "adamw":
-        optimizer = torch.optim.AdamW(params, config.lr, betas=(config.momentum, 0.999), **knobs)
+        optimizer = torch.optim.AdamW(params, config.lr, betas=(config.momentum, config.beta2), **knobs)
         if config.protocol.kind == "random":
             hb.randomize(optimizer, config.law, coupling=config.coupling, seed=config.seed)
     else:
@@ -236,15 +236,15 @@ def test_batched_adamw_keeps_halves():
     whole, grads = ([torch.randn(shape, generator=generator) for shape in shapes] for _ in range(2))
     high, low = (list(part) for part in zip(*map(split, whole), strict=True))
     states = [[[torch.zeros(shape) for shape in shapes] for _ in range(2)] for _ in range(2)]
-    beta, gains = torch.tensor([0.9, 0.5]), (1.0, 49.0)
+    betas, gains = (torch.tensor([0.9, 0.5]), torch.tensor([0.01, 0.1])), (1.0, 49.0)
     for number in range(3):
         rows = [
-            adamw_coefficients(1.5, 0.01, number, beta=first, weight_decay=0.2, coupling=coupling)
-            for first, coupling in ((0.9, "gradient"), (0.5, "update"))
+            adamw_coefficients(1.5, 0.01, number, beta=first, beta2=second, weight_decay=0.2, coupling=coupling)
+            for first, second, coupling in ((0.9, 0.99, "gradient"), (0.5, 0.9, "update"))
         ]
         coefficients = [torch.tensor(column, dtype=torch.float32) for column in np.array(rows).T]
-        batched_adamw(whole, grads, *states[0], coefficients, beta, gains)
-        batched_adamw(high, grads, *states[1], coefficients, beta, gains, low)
+        batched_adamw(whole, grads, *states[0], coefficients, *betas, gains)
+        batched_adamw(high, grads, *states[1], coefficients, *betas, gains, low)
     for one, upper, lower in zip(whole, high, low, strict=True):
         assert torch.equal(join(upper, lower), one)
     pairs = zip(itertools.chain(*states[0]), itertools.chain(*states[1]), strict=True)

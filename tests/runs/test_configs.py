@@ -39,6 +39,7 @@ OTHER = {
     "warmup": (5, {}),
     "clip_norm": (1.0, {}),
     "sampling": ("replacement", {}),
+    "beta2": (0.95, {"optimizer": "adamw"}),
 }
 
 
@@ -171,6 +172,7 @@ def test_the_same_run_has_one_name():
         ({"warmup": -1}, ValueError, "warmup"),
         ({"warmup": 16, "epochs": 1}, ValueError, "warmup 16 is as long as the run, which has 16 steps"),
         ({"clip_norm": 0.0}, ValueError, "clip_norm must be positive"),
+        ({"optimizer": "adamw", "beta2": 1.0}, ValueError, "beta2 must be below 1, got 1.0"),
         ({"clip_norm": "1"}, TypeError, "clip_norm must be a number"),
         ({"task": "mine"}, TypeError, "task must be a heatbath.Task, got 'mine'"),
         ({"task": FACTS, "model": "cnn"}, ValueError, "model 'cnn' and a task: give one of them"),

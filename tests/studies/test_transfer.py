@@ -76,8 +76,9 @@ def test_a_recipe_as_a_run():
     assert (str(config.protocol), str(config.law), config.epochs) == ("random", "uniform:0.5", 3)
     assert str(Recipe("sgd", 0.1, 32).config(RunConfig()).protocol) == "constant"
     assert Recipe("adamw", 0.001, 32, 0.9).config(RunConfig()).optimizer == "adamw"
-    with pytest.raises(ValueError, match=r"AdamW has beta2 = 0\.999, this recipe 0\.95: train it elsewhere"):
-        ADAM.config(RunConfig())
+    moved = transfer(ADAM, batch_size=256).moved.config(RunConfig())
+    assert (moved.optimizer, moved.lr, moved.weight_decay) == ("adamw", 2e-3, 0.2)
+    assert (moved.momentum, moved.beta2) == (pytest.approx(0.9**4), pytest.approx(0.95**4))
 
 
 @pytest.mark.parametrize(

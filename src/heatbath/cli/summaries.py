@@ -33,6 +33,7 @@ _SHARED = {
     "warmup": "warmup of {} steps",
     "clip_norm": "gradients clipped at {}",
     "sampling": "sampling with {}",
+    "beta2": "beta2 {}",
     "epochs": "{} epochs",
     "seed": "seed {}",
 }
@@ -41,7 +42,7 @@ _USUAL = {
     name: getattr(RunConfig, name)
     for name in (
         *("coupling", "weight_decay", "precision", "weights", "validation"),
-        *("optimizer", "schedule", "warmup", "clip_norm", "sampling"),
+        *("optimizer", "schedule", "warmup", "clip_norm", "sampling", "beta2"),
     )
 }
 _TAIL_TITLE = f"last {TAIL} epochs"

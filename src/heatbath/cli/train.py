@@ -80,6 +80,7 @@ ScheduleOption = Annotated[
 ]
 WarmupOption = Annotated[int, typer.Option(metavar="N", help="Steps over which the rate first grows.")]
 ClipOption = Annotated[float | None, typer.Option(metavar="X", help="The largest norm of a gradient; by default any.")]
+BetaOption = Annotated[float, typer.Option(metavar="X", help="AdamW's second beta; its first is --momentum.")]
 SamplingOption = Annotated[
     str, typer.Option(metavar="NAME", help="shuffled (a new order in each epoch) or replacement (independent draws).")
 ]
@@ -120,6 +121,7 @@ def train_networks(
     schedule: ScheduleOption = "constant",
     warmup: WarmupOption = 0,
     clip_norm: ClipOption = None,
+    beta2: BetaOption = RunConfig.beta2,
     sampling: SamplingOption = "shuffled",
     epochs: EpochsOption = 20,
     precision: PrecisionOption = "auto",
@@ -144,9 +146,7 @@ def train_networks(
     Options that may be repeated make every combination: --protocol constant --protocol random --lr 0.01 --lr 0.02 is
     four groups of runs. An interrupted command goes on where it was when it is given again.
     """
-    chosen = [name for name, value in (("--law", law), ("--coupling", coupling)) if value]
-    if chosen and protocol and not any(text.strip().lower() == "random" for text in protocol):
-        raise ValueError(f"{' and '.join(chosen)}: only for --protocol random")
+    _check_protocol(protocol, {"--law": law, "--coupling": coupling})
     # All of these are axes, even of one value: what a constant protocol makes of a law must not reach the others.
     axes: dict[str, Sequence[Any] | None] = {
         **{"protocol": protocol, "law": law, "coupling": coupling, "lr": lr, "batch_size": batch_size},
@@ -159,7 +159,7 @@ def train_networks(
         **{"precision": precision, "validation": validation, "optimizer": optimizer, "schedule": schedule},
         **{"warmup": warmup, "clip_norm": clip_norm, "sampling": sampling, "weights": weights, "epochs": epochs},
     }
-    base = RunConfig(**data, **knobs, batch_size=1)
+    base = RunConfig(**data, **knobs, beta2=beta2, batch_size=1)
     usual = {"law": None, "batch_size": RunConfig.batch_size}
     given = {name: values or [usual.get(name, getattr(base, name))] for name, values in axes.items()}
     configs = take_shard(sweep(base, **given, seed=_seeds(seeds, seed_list)), shard)
@@ -169,6 +169,13 @@ def train_networks(
         write(json.dumps([record.summary() for record in records], indent=2))
     else:
         _print_records(configs, records, store)
+
+
+def _check_protocol(protocol: Sequence[str] | None, asked: dict[str, Sequence[str] | None]) -> None:
+    """Refuse options of the random protocol where it is not asked for."""
+    chosen = [name for name, value in asked.items() if value]
+    if chosen and protocol and not any(text.strip().lower() == "random" for text in protocol):
+        raise ValueError(f"{' and '.join(chosen)}: only for --protocol random")
 
 
 def _print_records(configs: Sequence[RunConfig], records: Sequence[Record], store: Path) -> None:

@@ -51,10 +51,10 @@ class BatchedOptimizer:
         # Filled anew for each epoch, in place, as a captured graph knows the place.
         shape = first.steps_per_epoch, 4 if first.optimizer == "adamw" else 3, len(configs)
         self._coefficients = torch.zeros(shape, dtype=torch.float32, device=device)
-        self._momentum, self._decay = (
-            torch.tensor([getattr(config, name) for config in configs], dtype=kept, device=device)
-            for name in ("momentum", "weight_decay")
-        )
+        adamw = first.optimizer == "adamw"
+        second = [1.0 - config.beta2 if adamw else config.weight_decay for config in configs]
+        rows = [config.momentum for config in configs], second
+        self._knobs = tuple(torch.tensor(row, dtype=kept, device=device) for row in rows)
         bounds = [math.inf if config.clip_norm is None else config.clip_norm for config in configs]
         self._bounds = torch.tensor(bounds, dtype=kept, device=device) if min(bounds) < math.inf else None
         self._foreseen: tuple[int, list[EpochRates], Array] | None = None
@@ -83,8 +83,8 @@ class BatchedOptimizer:
     def step(self, grads: Sequence[Tensor], at: Tensor) -> None:
         """Take step ``at``, a tensor of shape (1,) that a CUDA graph reads anew, with the gradients of all runs."""
         coefficients = self._coefficients.index_select(0, at)[0].unbind()
-        knobs = self._momentum, self._decay, self._bounds, self._gains
-        self._update(self._params, grads, list(self.state.values()), coefficients, *knobs, self._rests)
+        how = self._knobs, self._bounds, self._gains, self._rests
+        self._update(self._params, grads, list(self.state.values()), coefficients, *how)
 
 
 @cache
@@ -119,8 +119,8 @@ def _coefficients(config: RunConfig, rates: EpochRates, epoch: int) -> tuple[Arr
     if config.optimizer == "sgd":
         return linear_coefficients(rates.multipliers, rates.lr, config.momentum, config.nesterov, coupling)
     numbers = np.arange(config.steps_per_epoch, dtype=np.float64) + epoch * config.steps_per_epoch
-    knobs: dict[str, Any] = {"beta": config.momentum, "weight_decay": config.weight_decay, "coupling": coupling}
-    return adamw_coefficients(rates.multipliers, rates.lr, numbers, **knobs)
+    knobs: dict[str, Any] = {"beta": config.momentum, "beta2": config.beta2, "weight_decay": config.weight_decay}
+    return adamw_coefficients(rates.multipliers, rates.lr, numbers, **knobs, coupling=coupling)
 
 
 def _step(
@@ -128,15 +128,18 @@ def _step(
     grads: Sequence[Tensor],
     state: Sequence[list[Tensor]],
     coefficients: Sequence[Tensor],
-    momentum: Tensor,
-    decay: Tensor,
+    knobs: tuple[Tensor, Tensor],
     bounds: Tensor | None,
     gains: Sequence[float],
     rests: Sequence[Tensor],
 ) -> None:
-    """SGD where the state is a velocity, AdamW where it is two moments; both after the gradients are shortened."""
+    """SGD where the state is a velocity, AdamW where it is two moments; both after the gradients are shortened.
+
+    The knobs are momentum and weight decay of SGD, or ``beta1`` and ``1 - beta2`` of AdamW, whose decay is among the
+    coefficients.
+    """
     shortened = list(grads) if bounds is None else clip_rows(grads, gains, bounds)
     if len(state) == 1:
-        linear_sgd(params, shortened, state[0], coefficients, momentum, decay, gains, rests)
-    else:  # the decay is among the coefficients
-        batched_adamw(params, shortened, state[0], state[1], coefficients, momentum, gains, rests)
+        linear_sgd(params, shortened, state[0], coefficients, *knobs, gains, rests)
+    else:
+        batched_adamw(params, shortened, state[0], state[1], coefficients, *knobs, gains, rests)

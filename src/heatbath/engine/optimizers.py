@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 STATE_KINDS = {"sgd": ("velocity",), "adamw": ("moment", "square")}
 """What an optimizer keeps of each parameter."""
 
-ADAMW = {"beta2": 0.999, "eps": 1e-8}
+ADAMW_EPS = 1e-8
 """What a config does not say of AdamW: torch's defaults."""
 
 _adamw: Any = torch_adamw.adamw
@@ -148,10 +148,11 @@ class RunAdamW(RunOptimizer):
                 fused=True,
                 amsgrad=False,
                 beta1=config.momentum,
+                beta2=config.beta2,
+                eps=ADAMW_EPS,
                 lr=lr * gain,
                 weight_decay=config.weight_decay / gain,
                 maximize=False,
-                **ADAMW,
             )
 
 

@@ -31,7 +31,7 @@ _CHOICES = {
     "sampling": ("shuffled", "replacement"),
 }
 # Fields that came after the first runs were stored: left out of the hash where they have their default.
-_LATER = {"task", "optimizer", "schedule", "warmup", "clip_norm", "sampling"}
+_LATER = {"task", "optimizer", "schedule", "warmup", "clip_norm", "sampling", "beta2"}
 _FORMATS = {"mnist5k": 2}  # of the hash, by data set; else 1: raised when the same fields come to mean other numbers
 _Given = TypeVar("_Given")
 _Kept = TypeVar("_Kept")
@@ -69,7 +69,7 @@ class RunConfig:
         coupling: what the multiplier acts on, for ``random``: ``"gradient"`` or ``"update"``.
         lr: the mean learning rate.
         batch_size: samples in a mini-batch; the last one of an epoch takes what is left.
-        momentum: from 0 to below 1; AdamW's first beta (the second is 0.999).
+        momentum: from 0 to below 1; AdamW's first beta.
         nesterov: Nesterov's form of the step, for SGD.
         weight_decay: part of the gradient, as in torch's SGD; for AdamW apart from it, as in torch's AdamW.
         epochs: how often the training samples are gone through.
@@ -85,6 +85,7 @@ class RunConfig:
         clip_norm: the largest norm of a gradient; longer ones are shortened. None leaves them as they are.
         sampling: ``"shuffled"`` goes through the samples in a new order in each epoch; ``"replacement"`` draws each
             sample of a batch independently.
+        beta2: AdamW's second beta, from 0 to below 1.
     """
 
     model: str = "mlp"
@@ -108,6 +109,7 @@ class RunConfig:
     warmup: int = 0
     clip_norm: float | None = None
     sampling: str = "shuffled"
+    beta2: float = 0.999
 
     def __post_init__(self) -> None:
         put = self.__dict__.__setitem__  # a frozen dataclass forbids the usual way
@@ -122,17 +124,20 @@ class RunConfig:
         if self.protocol.kind != "random":
             put("law", Constant())
             put("coupling", "gradient")
-        for name in ("lr", "momentum", "weight_decay"):
+        for name in ("lr", "momentum", "weight_decay", "beta2"):
             put(name, _number(name, getattr(self, name)))
         if self.lr <= 0.0:
             raise ValueError(f"lr must be positive, got {self.lr}")
-        if self.momentum >= 1.0:
-            raise ValueError(f"momentum must be below 1, got {self.momentum}")
+        for name in ("momentum", "beta2"):
+            if getattr(self, name) >= 1.0:
+                raise ValueError(f"{name} must be below 1, got {getattr(self, name)}")
         if not isinstance(self.nesterov, bool):
             raise TypeError(f"nesterov must be True or False, got {self.nesterov!r}")
         if self.optimizer == "adamw":
             put("nesterov", False)
-        elif self.momentum == 0.0:  # the same step by other names
+        else:
+            put("beta2", RunConfig.beta2)
+        if self.optimizer == "sgd" and self.momentum == 0.0:  # the same step by other names
             put("nesterov", False)
             put("coupling", "gradient")
         if self.clip_norm is not None:

@@ -36,7 +36,7 @@ _TYPES = {
     **{"run": "string", "status": "string", "seconds": "float64", "precision_used": "string"},
     **dict.fromkeys(_ORIGIN, "string"),
     **{field.name: "string" for field in fields(RunConfig)},
-    **dict.fromkeys(("lr", "momentum", "weight_decay", "clip_norm"), "float64"),
+    **dict.fromkeys(("lr", "momentum", "weight_decay", "clip_norm", "beta2"), "float64"),
     **dict.fromkeys(("batch_size", "epochs", "validation", "warmup", "epoch"), "int64"),
     **{"nesterov": "bool", "seed": "uint64", "rate": "float64"},
 }

@@ -14,7 +14,6 @@ from heatbath.theory.quadratic import small_rate_limit
 from heatbath.thermostat import Thermostat
 
 OPTIMIZERS = ("sgd", "adamw")
-_ENGINE_BETA2 = 0.999  # of AdamW in a `RunConfig`
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Recipe:
     lr: float
     batch_size: int
     momentum: float = 0.0
-    beta2: float = _ENGINE_BETA2
+    beta2: float = RunConfig.beta2
     weight_decay: float = 0.0
     nesterov: bool = False
     law: Law = Constant()  # noqa: RUF009 - a frozen value, as safe as a number
@@ -58,16 +57,7 @@ class Recipe:
         return Thermostat(*knobs, dataset_size)
 
     def config(self, base: RunConfig) -> RunConfig:
-        """Return a run of this recipe on the task of another run.
-
-        Raises:
-            ValueError: a run cannot have it.
-        """
-        if self.optimizer == "adamw" and not math.isclose(self.beta2, _ENGINE_BETA2):
-            raise ValueError(
-                f"a RunConfig's AdamW has beta2 = {_ENGINE_BETA2}, this recipe {self.beta2:.6g}: train it elsewhere, "
-                "and 'heatbath compare' the results"
-            )
+        """Return a run of this recipe on the task of another run."""
         random = {} if isinstance(self.law, Constant) else {"law": self.law, "coupling": self.coupling}
         return base.with_(
             optimizer=self.optimizer,
@@ -77,6 +67,7 @@ class Recipe:
             momentum=self.momentum,
             nesterov=self.nesterov,
             weight_decay=self.weight_decay,
+            beta2=self.beta2,
             **random,
         )
 
