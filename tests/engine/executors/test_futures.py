@@ -115,6 +115,11 @@ def test_bad_executors(tmp_path):
         run(REAL, tmp_path, executor="slurm")
     with pytest.raises(TypeError, match=r"concurrent\.futures\.Executor, got 3"):
         run(REAL, tmp_path, executor=3)
+    with pytest.raises(TypeError, match=r"concurrent\.futures\.Executor, got <class "):
+        run(REAL, tmp_path, executor=ThreadPoolExecutor)
+    for name in ("ray:", "dask:"):
+        with pytest.raises(ValueError, match=rf"ray:ADDRESS, .* got '{name}'"):
+            run(REAL, tmp_path, executor=name)
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
     with pytest.raises(ValueError, match="shut down"):
@@ -122,6 +127,14 @@ def test_bad_executors(tmp_path):
     with pytest.raises(ValueError, match="does not say how many workers"):
         run(REAL, tmp_path, "cpu", executor=Nameless())
     assert find_executor("local") is find_executor(None)
+
+
+@pytest.mark.parametrize("address", ["nowhere", "gopher://nowhere:1"])
+def test_an_address_that_is_none_is_told_before_dask_has_a_client(tmp_path, monkeypatch, address):
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("there is a client"))
+    with pytest.raises(OSError, match=f"no Dask scheduler at {address}: "):
+        run(REAL, tmp_path, "cpu", executor=f"dask:{address}")
 
 
 class Nameless:

@@ -25,16 +25,16 @@ def find_executor(asked: Any) -> Callable[[Options, Path], Executor]:
         ValueError: the name is unknown, or what it needs is not installed.
         TypeError: it is no executor.
     """
-    kind, _, address = asked.partition(":") if isinstance(asked, str) else ("", "", "")
+    kind, colon, address = asked.partition(":") if isinstance(asked, str) else ("", "", "")
     if asked is None or asked == "local":
         return _local
-    if kind in _NEEDS:
+    if kind in _NEEDS and bool(colon) == bool(address):
         if not find_spec(_NEEDS[kind]):
             raise ValueError(f"executor {kind} needs {_NEEDS[kind]}: pip install 'heatbath[{kind}]'")
         return partial(_ray if kind == "ray" else _dask, address=address or None)
     if isinstance(asked, str):
         raise ValueError(f"executor must be local, ray, ray:ADDRESS, dask or dask:ADDRESS, got {asked!r}")
-    if not callable(getattr(asked, "submit", None)):
+    if isinstance(asked, type) or not callable(getattr(asked, "submit", None)):
         raise TypeError(f"executor must be a name or a concurrent.futures.Executor, got {asked!r}")
     return partial(_futures, executor=asked)
 

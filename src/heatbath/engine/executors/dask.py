@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import distributed
+from distributed.comm.addressing import resolve_address
 
 from heatbath.engine.executors.futures import Futures
 from heatbath.engine.options import Options
@@ -55,6 +56,7 @@ def _connect(options: Options, address: str | None) -> Any:
     address = address or os.environ.get("DASK_SCHEDULER_ADDRESS")
     try:
         if address:
+            resolve_address(address)  # a Client that fails over a bad one hangs when it is deleted
             return distributed.Client(address, timeout="10s", set_as_default=False)
         return distributed.Client(
             n_workers=options.workers, threads_per_worker=1, dashboard_address=None, set_as_default=False
