@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heatbath.stats.intervals import Interval, summarize
+from heatbath.stats.intervals import Interval, ratio_in_words, summarize
 from samples import LEFT, normals
 
 
@@ -19,6 +19,14 @@ def test_interval_in_words():
     assert str(Interval(0.25, 0.25, 0.25, 0.95)) == "0.25 (95 %: 0.25 to 0.25)"
     assert Interval(1.0, 0.5, 2.0, 0.9).contains(2.0)
     assert not Interval(1.0, 0.5, 2.0, 0.9).contains(2.1)
+
+
+def test_a_ratio_in_words():
+    assert ratio_in_words(Interval(1.63, 0.0862, 31.2, 0.95)) == "1.6 (95 %: 0.086 to 31)"
+    assert ratio_in_words(Interval(303.0, 1.26, 73042.0, 0.95)) == "300 (95 %: 1.3 to 73000)"
+    near = Interval(1.81, 0.79, 4.12, 0.95)
+    assert ratio_in_words(near) == str(near) == "1.8 (95 %: 0.8 to 4.1)"
+    assert ratio_in_words(Interval(1.0, -math.inf, math.inf, 0.95)) == "1 (95 %: unbounded)"
 
 
 def test_summary():

@@ -33,6 +33,14 @@ class Interval:
         return f"{self.estimate:{number}} ({_percent(self.level)} %: {ends})"
 
 
+def ratio_in_words(ratio: Interval) -> str:
+    """Return the interval of a ratio in words; ends that lie decades apart have two digits each."""
+    if not 0.0 < ratio.low < (ratio.high - ratio.low) / 20.0 < math.inf:
+        return str(ratio)
+    middle, low, high = (f"{float(f'{x:.2g}'):.6g}" for x in (ratio.estimate, ratio.low, ratio.high))
+    return f"{middle} ({_percent(ratio.level)} %: {low} to {high})"
+
+
 def _percent(level: float) -> str:
     """A level in percent, with as many digits as it takes not to look like certainty."""
     texts = (f"{100.0 * level:.{digits}g}" for digits in (4, 6, 8, 17))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from heatbath.stats.evidence import seeds_in_words
-from heatbath.stats.intervals import Interval
+from heatbath.stats.intervals import Interval, ratio_in_words
 from heatbath.stats.pair_test import PairTest
 from heatbath.stats.samples import Sample
 from heatbath.stats.verdicts import Factor
@@ -87,7 +87,8 @@ def _lead(test: PairTest) -> tuple[str, str]:
     a_is_ahead = (found.estimate < even) == test.lower_is_better if found.estimate != even else True
     if test.is_relative:
         inverse = Interval(1.0 / found.estimate, 1.0 / found.high, 1.0 / max(found.low, 1e-300), found.level)
-        return (test.a if a_is_ahead else test.b).name, f"a factor {found if found.estimate >= 1.0 else inverse}"
+        words = ratio_in_words(found if found.estimate >= 1.0 else inverse)
+        return (test.a if a_is_ahead else test.b).name, f"a factor {words}"
     negative = Interval(-found.estimate, -found.high, -found.low, found.level)
     return (test.a if a_is_ahead else test.b).name, str(found if found.estimate >= 0.0 else negative)
 
@@ -138,7 +139,8 @@ def _careful(test: PairTest) -> list[str]:
 
 
 def _cells(test: PairTest) -> tuple[str, ...]:
-    difference = str(test.interval) if test.above.interval else "-"
+    words = ratio_in_words(test.interval) if test.is_relative else str(test.interval)
+    difference = words if test.above.interval else "-"
     names = f"{test.a.name} against {test.b.name}"
     return names, test.metric, test.verdict, difference, f"{test.p:.2g}", _sizes(test)
 
