@@ -83,7 +83,7 @@ def test_looks_at_a_store_are_kept(heatbath, tmp_path):
         ("adam", (), 3, "without a spread between seeds there is no test"),
         ("sgd", (), 1, "Worse: "),
         ("sgd", ("--margin", "0.2"), 0, "Not worse: "),
-        ("sgd", ("--against", "sgd", "--margin", "5%"), 3, "Undecided: "),
+        ("sgd", ("--against", "sgd", "--margin", "5%"), 3, "margin 5 %"),
         ("adam", ("--against", "sgd"), 0, "Not worse: "),
     ],
 )
@@ -112,6 +112,7 @@ def test_gate(heatbath, tmp_path, table, new, options, status, words):
         (("compare", "{table}", "--by", "opt", "--metric", "acc", "--where", "opt"), "--where must be KEY=VALUE"),
         (("compare", "{table}", "--by", "opt", "--where", "opt=sgd"), "has one group only, sgd: choose another --by"),
         (("compare", "nowhere", "--by", "lr"), "there is no 'nowhere'; name a store"),
+        (("compare", "{table}", "--by", "opt", "--metric", "acc", "--export", "no/v.json"), "no/v.json: no such file"),
         (("gate", "{table}", "{table}"), "is not a verdict of 'heatbath compare --export'"),
         (("gate", "nowhere.json", "{table}"), "nowhere.json: no such file"),
     ],

@@ -51,6 +51,7 @@ def test_a_race_on_a_task_of_ones_own(heatbath, tmp_path):
     [
         (("race", "--arm", "lr=0.1"), "a race needs two arms or more, got 1"),
         (("race", "--arm", "lr=0.1", "--arm", "lr=0.10"), "arms lr=0.1 and lr=0.10 are the same"),
+        (("race", "--arm", "lr=0.1", "--arm", "lr=0.1"), "--arm lr=0.1 is there twice"),
         (("race", "--arm", "lr=0.1", "--arm", "rate=1"), "--arm must be KEY=VALUE with a KEY of model, dataset"),
         (("race", "--arm", "lr=0.1", "--arm", "lr=x"), "lr must be a number, got 'x'"),
         ((*RACE, "--set", "seed=1"), "--set must be KEY=VALUE"),

@@ -362,5 +362,6 @@ def test_a_task_of_the_current_folder_is_trained(heatbath, refused, tmp_path, mo
         (["--task", "my_tasks:none"], "--task 'my_tasks:none': my_tasks has no none"),
         (["--task", "no_tasks:task"], "--task 'no_tasks:task': there is no module no_tasks"),
         (["--task", "my_tasks:task", "--model", "cnn"], "model 'cnn' and a task: give one of them"),
+        (["--task", "my_tasks:task", "--dataset", "mnist5k"], "--dataset mnist5k and --task: give one of them"),
     ):
         assert message in refused("train", *words, *knobs)

@@ -37,6 +37,8 @@ def test_a_proof_trains_both(heatbath, engine):
     [
         (SGD, "nothing to transfer to"),
         ((*SGD, "--to-optimizer", "adamw"), "the theory has no rule from sgd to adamw"),
+        ((*SGD, "--to-optimizer", "lion"), "--to-optimizer must be sgd or adamw, got 'lion'"),
+        ((*SGD, "--optimizer", "adamw", "--to-batch-size", 10**9), "batch_size 1000000000 is too far from"),
         ((*SGD, "--optimizer", "lion", "--to-batch-size", 2), "optimizer must be sgd or adamw, got 'lion'"),
         ((*SGD, "--to-batch-size", 128, "--prove", "mlp/mnist5k"), "--prove needs a --margin"),
         ((*SGD, "--to-batch-size", 128, "--prove", "mlp", "--margin", 1), "--prove must be model/dataset"),

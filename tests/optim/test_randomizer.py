@@ -290,7 +290,7 @@ def test_an_optimizer_inside_a_wrapper_without_hooks(name, draws):
         (lambda o: hb.randomize(o, coupling="both"), ValueError, "both"),
         (lambda o: hb.randomize(o, seed=-1), ValueError, "seed"),
         (lambda o: hb.randomize("sgd"), TypeError, "str"),
-        (lambda o: [hb.randomize(o), hb.randomize(o)], ValueError, "already"),
+        (lambda o: [hb.randomize(o), hb.randomize(o)], ValueError, "already by randomize: use it once"),
         (lambda o: [hb.RandomLR(o), hb.randomize(o, coupling="update")], ValueError, "not both"),
         (lambda o: [hb.randomize(o), hb.RandomLR(o)], ValueError, "not both"),
         (lambda o: [hb.RandomLR(o), hb.randomize(o)], ValueError, "not both"),

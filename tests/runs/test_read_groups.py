@@ -84,8 +84,8 @@ def test_our_own_csv_has_the_last_epoch_of_each_run(tmp_path):
     [
         ("t.csv", "a,b\n1,2,3\n", "row 2 has more values than there are headings"),
         ("t.csv", "a,b\n1\n", "row 2 has fewer values than there are headings"),
-        ("t.csv", "", "no column of"),
-        ("t.csv", "x,y\n", "no column of"),
+        ("t.csv", "", "'a' is no column of .*: there is nothing in it"),
+        ("t.csv", "x,y\n", "'a' is no column of .*: there is nothing in it"),
         ("t.jsonl", "{", "is not JSONL"),
         ("t.jsonl", "[1]\n", "line 1 is not a JSON object"),
         ("t.csv.gz", "not gzip", "is not a CSV table"),

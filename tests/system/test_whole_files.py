@@ -28,6 +28,16 @@ def test_a_file_appears_when_it_is_whole_with_the_rights_of_a_new_one(tmp_path):
     assert (tmp_path / "one").read_bytes() == b"1"
 
 
+def test_an_error_names_the_file_that_was_asked_for(tmp_path):
+    missing, folder = tmp_path / "nowhere" / "file", tmp_path / "folder"
+    folder.mkdir()
+    for path in (missing, folder):
+        with pytest.raises(OSError, match=path.name) as caught, whole_file(path):
+            pass
+        assert caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_files_appear_when_all_are_complete(tmp_path):
     folder = tmp_path / "a" / "b"
 

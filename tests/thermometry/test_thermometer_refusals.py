@@ -71,9 +71,11 @@ def test_loss_that_weighs_the_halves_is_no_sum():
     assert thermometer.trace > 0.0
 
 
-@pytest.mark.parametrize("callback", ["run.csv", ["run.csv"], [3], None])
-def test_a_callback_that_is_no_function_is_told_at_once(callback):
-    with pytest.raises(TypeError, match="callback must be a function"):
+@pytest.mark.parametrize(
+    ("callback", "got"), [("run.csv", "'run.csv'"), (["run.csv"], "'run.csv'"), ([3], "3"), (None, "None")]
+)
+def test_a_callback_that_is_no_function_is_told_at_once(callback, got):
+    with pytest.raises(TypeError, match=f"callback must be a function.*, got {got}$"):
         make(callback=callback)
 
 

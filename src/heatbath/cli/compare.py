@@ -27,7 +27,7 @@ from heatbath.cli.screens import print_table, warn, write
 def compare_runs(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help=SOURCES)],
     by: Annotated[
-        list[str], typer.Option(metavar="KEY", help="The setting or column that makes the groups; or several.")
+        list[str], typer.Option(metavar="KEY", help="The setting or column that makes the groups; may be repeated.")
     ],
     metric: Annotated[
         list[str] | None,

@@ -37,6 +37,7 @@ def gate_runs(
     from heatbath.stats.gate import gate, read_baseline
     from heatbath.stats.inputs import read_sample
     from heatbath.stats.samples import treat_diverged
+    from heatbath.stats.wording import margin_in_words
 
     baseline = read_baseline(verdict, against)
     allowed = baseline.margin if margin is None else parse_margin(margin)
@@ -57,7 +58,7 @@ def gate_runs(
     else:
         screen = console()
         needs = f"; {found.verdict.needs}" if found.verdict.needs else ""
-        screen.print(f"{words}, margin {allowed:.4g}{needs}.")
+        screen.print(f"{words}, margin {margin_in_words(allowed)}{needs}.")
         for note in found.notes:
             screen.print(f"{note[:1].upper()}{note[1:]}.")
     raise typer.Exit(_STATUS[found.answer])

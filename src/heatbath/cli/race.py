@@ -46,7 +46,7 @@ def race_arms(
     budget: Annotated[
         str | None, typer.Option(metavar="X", help="The most runs, or a time such as '30 min' before the last look.")
     ] = None,
-    max_seeds: Annotated[int, typer.Option(metavar="N", help="The most seeds of an arm.")] = 40,
+    max_seeds: Annotated[int, typer.Option(metavar="N", help="The most seeds of an arm, unless --looks says it.")] = 40,
     looks: Annotated[
         str | None, typer.Option(metavar="N,N,...", help="Planned numbers of seeds; by default they double.")
     ] = None,
@@ -71,7 +71,7 @@ def race_arms(
 
     common = parse_settings(setting or (), "--set")
     common |= {} if task is None else {"task": import_task(task)}
-    arms = {text: RunConfig(**common | parse_settings(text.split(","), "--arm")) for text in arm}
+    arms = _read_arms(arm, common)
     options = read_options(device, data_dir, workers, stack)
     if out is not None:
         from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
@@ -116,3 +116,10 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def _read_arms(texts: list[str], common: dict[str, Any]) -> dict[str, RunConfig]:
+    twice = [text for text in texts if texts.count(text) > 1]
+    if twice:
+        raise ValueError(f"--arm {twice[0]} is there twice: give different arms")
+    return {text: RunConfig(**common | parse_settings(text.split(","), "--arm")) for text in texts}

@@ -152,9 +152,7 @@ def train_networks(
         **{"protocol": protocol, "law": law, "coupling": coupling, "lr": lr, "batch_size": batch_size},
         **{"momentum": momentum, "weight_decay": weight_decay, "nesterov": [nesterov]},
     }
-    data: dict[str, Any] = {"model": model, "dataset": dataset or find_network(model).dataset}
-    if task is not None:
-        data = {"task": import_task(task), "model": model, "dataset": dataset or RunConfig.dataset}
+    data = _read_data(task, model, dataset)
     knobs: dict[str, Any] = {
         **{"precision": precision, "validation": validation, "optimizer": optimizer, "schedule": schedule},
         **{"warmup": warmup, "clip_norm": clip_norm, "sampling": sampling, "weights": weights, "epochs": epochs},
@@ -176,6 +174,14 @@ def _check_protocol(protocol: Sequence[str] | None, asked: dict[str, Sequence[st
     chosen = [name for name, value in asked.items() if value]
     if chosen and protocol and not any(text.strip().lower() == "random" for text in protocol):
         raise ValueError(f"{' and '.join(chosen)}: only for --protocol random")
+
+
+def _read_data(task: str | None, model: str, dataset: str | None) -> dict[str, Any]:
+    if task is None:
+        return {"model": model, "dataset": dataset or find_network(model).dataset}
+    if dataset is not None:
+        raise ValueError(f"--dataset {dataset} and --task: give one of them")
+    return {"task": import_task(task), "model": model}
 
 
 def _print_records(configs: Sequence[RunConfig], records: Sequence[Record], store: Path) -> None:

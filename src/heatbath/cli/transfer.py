@@ -61,6 +61,8 @@ def transfer_recipe(
     """
     from heatbath.studies import transfer as study
 
+    if to_optimizer not in (None, "sgd", "adamw"):
+        raise ValueError(f"--to-optimizer must be sgd or adamw, got {to_optimizer!r}")
     if to_optimizer not in (None, optimizer):
         raise ValueError(
             f"the theory has no rule from {optimizer} to {to_optimizer}: their rates are not in the same units; tune "

@@ -152,7 +152,7 @@ def refuse_other_sources(optimizer: Optimizer, name: str) -> None:
     if other is not None and not other.is_alive:
         other.remove()
     elif other is not None:
-        conflict = "which can be there once" if other.name == name else f"use {other.name} or {name}, not both"
+        conflict = "use it once" if other.name == name else f"use {other.name} or {name}, not both"
         raise ValueError(
             f"this optimizer draws already by {other.name}: {conflict}; optimizer.heatbath_draws.remove() ends it"
         )

@@ -148,9 +148,10 @@ def _last_epochs(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
 
 
 def _check_names(names: Sequence[str], known: Sequence[str], what: str) -> None:
+    allowed = f"choose one of {', '.join(known)}" if known else "there is nothing in it"
     for name in names:
         if name not in known:
-            raise ValueError(f"{name!r} is no {what}: choose one of {', '.join(known)}" if known else f"no {what}")
+            raise ValueError(f"{name!r} is no {what}: {allowed}")
 
 
 def _check_some(groups: Sized, source: Path, where: Mapping[str, str]) -> None:

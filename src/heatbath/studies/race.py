@@ -134,7 +134,7 @@ def race(
         metric: what is compared, see `heatbath.compare`.
         margin: within which arms are equal; without one, equal arms are only known by their budget.
         budget: the most runs of all arms together, or a time such as ``"30 min"`` after which no new look begins.
-        max_seeds: the most seeds of an arm.
+        max_seeds: the most seeds of an arm; with ``looks``, the last of them is.
         level: the chance that no verdict is wrong.
         looks: the planned numbers of seeds; by default they double, from 5 or more to ``max_seeds``.
         diverged: see `heatbath.compare`; by default diverged runs count as the worst of the race.

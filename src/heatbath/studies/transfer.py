@@ -163,6 +163,8 @@ def _move_sgd(
 def _move_adamw(original: Recipe, batch_size: int) -> Transfer:
     times = batch_size / original.batch_size
     root = math.sqrt(times)
+    if not 0.0 < original.beta2**times < 1.0:
+        raise ValueError(f"batch_size {batch_size} is too far from {original.batch_size}: no beta2 keeps its half-life")
     moved = replace(
         original,
         lr=root * original.lr,

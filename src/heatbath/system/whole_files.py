@@ -21,6 +21,10 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+    except OSError as error:
+        if error.filename == str(partial):  # nobody asked for a file of that name
+            error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

@@ -367,7 +367,9 @@ class Thermometer:
 
 
 def _check_callbacks(callback: Callback | Iterable[Callback]) -> list[Callback]:
-    found: list[Any] = list(callback) if isinstance(callback, Iterable) and not callable(callback) else [callback]
+    given: Any = callback
+    is_one = callable(given) or isinstance(given, str) or not isinstance(given, Iterable)
+    found: list[Any] = [given] if is_one else list(given)
     for one in found:
         if not callable(one):
             raise TypeError(f"callback must be a function of a reading, such as hb.CSVLog('run.csv'), got {one!r}")
