@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
+import platform
 import signal
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +16,9 @@ from fake_engine import CONFIGS, alone, curves
 from heatbath.engine import trainer
 from heatbath.engine.executors import futures
 from heatbath.engine.executors.choice import find_executor
+from heatbath.engine.executors.parcels import own_versions, pack, whole_slice
+from heatbath.engine.jobs import Job
+from heatbath.engine.options import Options
 from heatbath.engine.run import load, run
 from heatbath.runs.configs import RunConfig, sweep
 from heatbath.tasks import transport
@@ -101,11 +106,16 @@ def test_data_is_lent_to_workers_that_lack_it(expected, tmp_path):
         assert curves(run(REAL, tmp_path, "cpu", executor=pool)) == expected
 
 
-def test_another_version_on_a_worker_is_refused(tmp_path):
-    with (
-        processes(1, be_another_version) as pool,
-        pytest.raises(ValueError, match=r"has heatbath 9\.9.*install the same"),
-    ):
+@pytest.mark.parametrize(
+    ("initializer", "words"),
+    [
+        ("be_another_version", r"has heatbath 9\.9, the driver heatbath \S+: install the same on all$"),
+        ("have_another_python", r"has Python 3\.99, the driver Python 3\.\d+: install the same on all$"),
+        ("have_another_torch", r"has torch 1\.2\.3, the driver torch [\d.]+: install the same on all$"),
+    ],
+)
+def test_another_version_on_a_worker_is_refused(tmp_path, initializer, words):
+    with processes(1, globals()[initializer]) as pool, pytest.raises(ValueError, match=words):
         run(REAL, tmp_path, "cpu", executor=pool)
     assert not (tmp_path / "checkpoints").exists()
 
@@ -165,6 +175,27 @@ def lack_the_data():
         raise DataError("mnist5k is nowhere to be found")
 
     trainer.load_dataset = missing
+
+
+def test_a_worker_that_came_later_with_another_version_refuses_its_job():
+    parcel = pack(Job("job", (REAL[0],), (None,)), Options(device="cpu"))
+    other = replace(parcel, versions={**parcel.versions, "Python": "3.1", "torch": "1.2.3"})
+    with pytest.raises(ValueError, match=r"has Python 3\.\d+ and torch \S+, the driver Python 3\.1 and torch 1\.2\.3"):
+        whole_slice(other)
+
+
+def test_a_torch_built_for_a_gpu_is_the_same(monkeypatch):
+    before = own_versions()
+    monkeypatch.setattr(torch, "__version__", torch.__version__.partition("+")[0] + "+cu126")
+    assert own_versions() == before
+
+
+def have_another_python():
+    platform.python_version_tuple = lambda: ("3", "99", "1")
+
+
+def have_another_torch():
+    torch.__version__ = "1.2.3+cu126"
 
 
 def be_another_version():

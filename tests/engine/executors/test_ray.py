@@ -87,6 +87,14 @@ def test_an_address_that_does_not_answer(tmp_path):
         run(CONFIGS, tmp_path, "cpu", executor="ray:127.0.0.1:1")
 
 
+def test_a_cluster_with_another_python_is_refused_in_one_line(cluster, tmp_path, monkeypatch):
+    """Ray itself compares what the cluster was started with."""
+    monkeypatch.setattr("ray._private.utils.compute_version_info", lambda: (ray.__version__, "3.99.1"))
+    with pytest.raises(OSError, match=r"^no Ray cluster at \S+: Version mismatch: .*Python: 3\.99\.1$"):
+        run(CONFIGS, tmp_path, "cpu", executor=f"ray:{cluster.address}")
+    assert not list(tmp_path.iterdir())
+
+
 def busy_workers():
     """Return the processes that train for Ray."""
     found = subprocess.run(["pgrep", "-f", "^ray::_train"], stdout=subprocess.PIPE, text=True)

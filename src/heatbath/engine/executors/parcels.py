@@ -6,6 +6,7 @@ next is its trainer, with the data, and the stack of a job that has been interru
 
 from __future__ import annotations
 
+import platform
 import shutil
 import socket
 import sys
@@ -34,14 +35,14 @@ class Parcel:
         job: whose sources are names of files.
         states: the content of these files.
         options: of the call; the worker resolves the device.
-        version: of the heatbath that sends it.
+        versions: of what sends it.
         epoch: after which epoch its runs stand, as far as the driver knows.
     """
 
     job: Job
     states: dict[str, bytes]
     options: Options
-    version: str
+    versions: dict[str, str]
     epoch: int = 0
 
 
@@ -60,33 +61,55 @@ class WorkerFacts:
     Attributes:
         device: on which it trains.
         free_bytes: of its GPU; None without one.
-        version: of its heatbath.
+        versions: of what computes there.
         host: its name.
     """
 
     device: str
     free_bytes: int | None
-    version: str
+    versions: dict[str, str]
     host: str
 
 
-def own_version() -> str:
-    """Return the version of heatbath that runs here."""
-    version: str = sys.modules["heatbath"].__version__
-    return version
+def own_versions() -> dict[str, str]:
+    """Return the versions that a driver and its workers must share.
+
+    Torch is built for a CPU or a GPU, and Python patched, without other results: a driver need not have a GPU.
+    """
+    import torch
+
+    return {
+        "heatbath": sys.modules["heatbath"].__version__,
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "torch": str(torch.__version__).partition("+")[0],
+    }
+
+
+def check_versions(host: str, workers: dict[str, str], drivers: dict[str, str]) -> None:
+    """Refuse a worker with other versions than the driver has.
+
+    Raises:
+        ValueError: in one line that names the machine and all that differs.
+    """
+    names = [name for name in drivers if workers.get(name) != drivers[name]]
+    if names:
+        theirs, ours = (
+            " and ".join(f"{name} {versions.get(name, 'unknown')}" for name in names) for versions in (workers, drivers)
+        )
+        raise ValueError(f"{host} has {theirs}, the driver {ours}: install the same on all")
 
 
 def describe_worker(options: Options) -> WorkerFacts:
     """Return what this machine is; to be called on a worker."""
     device = machine.choose_device(options.device)
-    return WorkerFacts(device, machine.free_gpu_memory(device), own_version(), socket.gethostname())
+    return WorkerFacts(device, machine.free_gpu_memory(device), own_versions(), socket.gethostname())
 
 
 def pack(job: Job, options: Options, epoch: int = 0) -> Parcel:
     """Return a job with the states that it goes on from."""
     files = {file.name: file.read_bytes() for file in job.sources if file is not None}
     sources = tuple(None if file is None else Path(file.name) for file in job.sources)
-    return Parcel(replace(job, sources=sources), files, options, own_version(), epoch)
+    return Parcel(replace(job, sources=sources), files, options, own_versions(), epoch)
 
 
 def keep(delivery: Delivery, job: Job, checkpoints: Path) -> Outcome:
@@ -177,12 +200,9 @@ def train_slice(parcel: Parcel, data: Lent | None = None) -> Iterator[Delivery]:
         data: what the driver lends to a worker that has not got it.
 
     Raises:
-        ValueError: the worker has another version of heatbath.
+        ValueError: the worker has another version of heatbath, Python or torch.
     """
-    if parcel.version != own_version():
-        raise ValueError(
-            f"{socket.gethostname()} has heatbath {own_version()}, the driver {parcel.version}: install the same on all"
-        )
+    check_versions(socket.gethostname(), own_versions(), parcel.versions)
     workshop = _here.workshop = getattr(_here, "workshop", None) or _Workshop()
     try:
         outcomes, here = workshop.open(parcel, data)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from heatbath.engine import planning
-from heatbath.engine.executors.parcels import WorkerFacts, own_version
+from heatbath.engine.executors.parcels import WorkerFacts, check_versions, own_versions
 from heatbath.engine.jobs import Job
 from heatbath.engine.options import Options
 from heatbath.engine.trainer import Lent, Trainer
@@ -41,13 +41,10 @@ class Remote:
         """What a worker says of its machine; the others are taken to be like it.
 
         Raises:
-            ValueError: it has another version of heatbath.
+            ValueError: it has another version of heatbath, Python or torch.
         """
         facts = self.ask_worker()
-        if facts.version != own_version():
-            raise ValueError(
-                f"{facts.host} has heatbath {facts.version}, this machine {own_version()}: install the same on all"
-            )
+        check_versions(facts.host, facts.versions, own_versions())
         return facts
 
     @property
