@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heatbath.data.downloads import check_data_dir
 from heatbath.draws import check_integer
 from heatbath.system.machine import check_device
 
@@ -49,6 +48,8 @@ class Options:
             raise TypeError(f"checkpoint_seconds must be a number, got {seconds!r}")
         if not 0.0 <= seconds < math.inf:
             raise ValueError(f"checkpoint_seconds must be finite and not negative, got {seconds!r}")
+        from heatbath.data.downloads import check_data_dir  # it brings http and ssl, 13 ms of a command's start
+
         check_data_dir(self.data_dir)
         object.__setattr__(self, "data_dir", _absolute(self.data_dir))
 
