@@ -57,6 +57,7 @@ def compute_losses(
         arm_knobs(settings),
         summed_rate=settings["summed_rate"],
         replicas=settings["seeds"],
+        readings=settings["readings"],
         progress=progress,
     )
     return {"losses": losses.tolist()}
@@ -82,14 +83,16 @@ def _problem(settings: Mapping[str, Any], device: str, data_dir: Any) -> Any:
     from heatbath.studies.stationary_loss import Problem
 
     data = load_dataset(settings["dataset"], device=device, data_dir=data_dir)
-    images = functional.avg_pool2d(data.normalize(data.train_images), settings["pool"]).flatten(1)
-    hidden = (100,) if settings["network"] == "perceptron" else ()
-    return Problem(images, data.train_labels, (images.shape[1], *hidden, 10), settings["weight_decay"])
+    some = slice(settings["samples"])
+    images = functional.avg_pool2d(data.normalize(data.train_images[some]), settings["pool"]).flatten(1)
+    hidden = (settings["hidden"],) if settings["network"] == "perceptron" else ()
+    return Problem(images, data.train_labels[some], (images.shape[1], *hidden, 10), settings["weight_decay"])
 
 
 def _settings(scale: Scale, network: str, sampling: str, arm: str) -> dict[str, Any]:
-    small = {"dataset": "mnist5k", "pool": 4, "batch_size": 32}
-    common = {"dataset": "mnist", "pool": 1, "batch_size": 256} if scale == "paper" else small
+    small = {"dataset": "mnist5k", "samples": 4000, "pool": 4, "batch_size": 32, "hidden": 40}
+    full = {"dataset": "mnist", "samples": 30_000, "pool": 2, "batch_size": 128, "hidden": 40}
+    common: dict[str, Any] = dict(full if scale == "paper" else small)
     common |= {"network": network, "weight_decay": _DECAY, "lr": _RATE, "momentum": 0.9, "law": "constant"}
     changes = dict(ARMS[arm][0])
     common["batch_size"] *= changes.pop("batch_factor", 1)
@@ -99,7 +102,8 @@ def _settings(scale: Scale, network: str, sampling: str, arm: str) -> dict[str, 
 def _training(scale: Scale, network: str, sampling: str, arm: str) -> Calculation:
     settings = _settings(scale, network, sampling, arm)
     settings |= {"kind": "stationary loss", "format": 1, "summed_rate": SUMMED_RATE[scale], "seeds": SEEDS[scale]}
-    seconds = 20.0 * _RATE / settings["lr"]
+    settings["readings"] = 25
+    seconds = 200.0 * _RATE / settings["lr"]  # on one core of a CPU
     return Calculation(f"{network}, {sampling}, {arm}", settings, compute_losses, seconds)
 
 
