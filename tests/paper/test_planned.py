@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from synthetic_records import make_records
 
-from heatbath.paper import EXPERIMENTS, PLANNED, find_experiments, plain_loop, reshuffling
+from heatbath.paper import EXPERIMENTS, PLANNED, find_experiments, generic, plain_loop, reshuffling
 
 PAGE = (Path(__file__).parents[2] / "docs/preregistration.md").read_text()
 
@@ -21,7 +21,7 @@ def test_planned_experiments_are_found_by_name_and_on_the_page():
     assert [experiment.name for experiment in find_experiments(["Plain_Loop", "figure1"])] == ["figure1", "plain-loop"]
     assert not [experiment for experiment in find_experiments() if experiment.name in PLANNED]
     assert set(re.findall(r"heatbath reproduce (\S+) --scale paper", PAGE)) == set(PLANNED)
-    for number, experiment in ((2, "reshuffling"), (3, "regularisation"), (5, "plain-loop")):
+    for number, experiment in ((2, "reshuffling"), (3, "regularisation"), (5, "plain-loop"), (7, "generic")):
         section = PAGE.partition(f"## Experiment {number}:")[2].partition("\n## ")[0]
         assert f"paper/{experiment.replace('-', '_')}.py" in section
 
@@ -115,3 +115,58 @@ def test_an_arm_and_the_prediction_run():
     found = prediction.compute({**prediction.settings, "arms": prediction.settings["arms"][:1]}, **where)
     assert first > found["minimum"] > 0.0
     assert 0.0 < found["excess"][0] < 0.1
+
+
+@pytest.mark.parametrize(("gain", "expected"), [(0.05, ["confirmed", "confirmed", "contradicted"]),
+                                                (0.0, ["undecided", "undecided", "confirmed"]),
+                                                (-0.05, ["contradicted", "contradicted", "contradicted"])])  # fmt: skip
+def test_random_is_compared_with_constant_and_with_every_cyclic_protocol(gain, expected):
+    results = {}
+    for one in generic.EXPERIMENT.calculations("paper"):
+        random = Random(one.name)
+        level = {"test_loss": 0.4 * (1.0 - gain), "test_accuracy": 0.8 + gain}
+        results[one.name] = {
+            metric: {
+                protocol: [
+                    (at if protocol == "random" else {"test_loss": 0.4, "test_accuracy": 0.8}[metric])
+                    + random.gauss(0.0, 1e-3)
+                    for _ in range(one.settings["seeds"])
+                ]
+                for protocol in one.settings["protocols"]
+            }
+            for metric, at in level.items()
+        }
+    figure = generic.EXPERIMENT.figure({}, "paper", results=results)
+    assert outcomes(figure) == expected * 12
+    assert [len(panel.series) for panel in figure.panels] == [4, 4]
+    unseen = generic.EXPERIMENT.figure({}, "paper", results={})
+    assert outcomes(unseen) == ["undecided"] * 36
+
+
+def test_protocols_of_a_task_are_trained():
+    one = generic.EXPERIMENT.calculations("smoke")[0]
+    settings = {**one.settings, "epochs": 2, "protocols": ["constant", "random"]}
+    found = one.compute(settings, device="cpu", data_dir=None, progress=lambda done, what: None)
+    assert all(0.0 < value < 1.0 for value in found["test_accuracy"]["random"])
+    assert found["test_loss"]["constant"] != found["test_loss"]["random"]
+
+
+@pytest.mark.parametrize("name", ["cnn", "residual", "gpt"])
+def test_models_of_the_larger_tasks_learn_one_batch(name):
+    import torch
+
+    from heatbath.paper import generic_tasks
+
+    torch.manual_seed(0)
+    model = generic_tasks._MODELS[name]()
+    shapes = {"cnn": (8, 1, 28, 28), "residual": (8, 3, 32, 32)}
+    text = torch.randint(128, (8, 65))
+    inputs, targets = (text[:, :-1], text[:, 1:]) if name == "gpt" else (torch.randn(shapes[name]), torch.arange(8))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    losses = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        losses.append(torch.nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten()))
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < 0.7 * losses[0]
