@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from heatbath.engine.executors.choice import find_executor
 from heatbath.engine.options import Options
 from heatbath.engine.progress import Interrupted, Progress, Tally
+from heatbath.engine.progress_bar import watch
 from heatbath.runs.checkpoints import is_disk_full
 from heatbath.runs.collection import Records
 from heatbath.runs.configs import RunConfig
@@ -37,7 +38,7 @@ def run(
     stack: int | None = None,
     checkpoint_seconds: float = 0.0,
     mix_origins: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | Literal[False] | None = None,
     executor: Any = None,
 ) -> Records:
     """Train what is not finished yet and return the records, in the order of the configs.
@@ -60,7 +61,8 @@ def run(
             a kill loses at most an epoch; otherwise it loses at most that time more.
         mix_origins: whether a run that was begun with another torch, precision or kind of device may go on here; its
             epochs say which were made where.
-        progress: called after each epoch of a stack, and when there is something to say.
+        progress: called after each epoch of a stack, and when there is something to say. By default a notebook or a
+            terminal shows a bar, and nothing else shows anything; False shows nothing anywhere.
         executor: who trains: processes of this machine by default; ``"ray"``, ``"ray:ADDRESS"``, ``"dask"``,
             ``"dask:ADDRESS"``, or any `concurrent.futures.Executor`. The store stays here, and the workers need only
             heatbath: states travel with the work. Bits are those of one machine where the nodes have its type of CPU.
@@ -93,7 +95,7 @@ def complete(
     configs: Iterable[RunConfig],
     store: str | os.PathLike[str] | None,
     options: Options,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | Literal[False] | None = None,
     *,
     open_store: Callable[[Path], Store] = Store,
     executor: Callable[[Options, Path], Executor] | None = None,
@@ -125,7 +127,8 @@ def complete(
         records = {record.run: record for record in results.survey(config.run for config in asked)[0]}
         if any(config.run not in records or records[config.run].status not in ENDED for config in asked):
             check_folder(Path(store), "store")
-            _train({config.run: config for config in asked}, records, results, options, progress, executor)
+            with watch(progress) as follow:
+                _train({config.run: config for config in asked}, records, results, options, follow, executor)
             records = {record.run: record for record in results.records(config.run for config in asked)}
     # With the configs that were asked for, whose tasks have their code.
     return Records(replace(records[config.run], config=config) for config in asked)
