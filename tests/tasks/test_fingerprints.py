@@ -139,6 +139,17 @@ def test_installed_code_counts_by_its_name():
     assert fingerprint(importlib.import_module("torch")) != fingerprint(importlib.import_module("numpy"))
 
 
+def test_what_is_installed_elsewhere_counts_by_its_name_too(tmp_path, monkeypatch):
+    """For one user alone, or by the parent of a virtual environment."""
+    folder = tmp_path / "lib/site-packages"
+    folder.mkdir(parents=True)
+    (folder / "installed_elsewhere.py").write_text(
+        "import threading\nlock = threading.Lock()\ndef take(): return lock\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    assert fingerprint(importlib.import_module("installed_elsewhere").take)
+
+
 def test_what_has_no_content_is_refused(tmp_path):
     with open(tmp_path / "file", "w") as file:
 

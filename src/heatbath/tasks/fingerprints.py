@@ -157,6 +157,8 @@ def _is_users(name: str) -> bool:
     if name.partition(".")[0] == "heatbath" or not getattr(module, "__file__", None):
         return False
     file = Path(str(module.__file__)).resolve()
+    if {"site-packages", "dist-packages"} & set(file.parts):  # of the user, of Debian, or of the parent of a venv
+        return False
     installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
     return not any(file.is_relative_to(folder) for folder in installed if folder.name not in ("bin", "include", ""))
 
