@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from synthetic_records import make_records
 
-from heatbath.paper import EXPERIMENTS, PLANNED, find_experiments, generic, plain_loop, reshuffling
+from heatbath.paper import EXPERIMENTS, PLANNED, find_experiments, gaussian_noise, generic, plain_loop, reshuffling
 
 PAGE = (Path(__file__).parents[2] / "docs/preregistration.md").read_text()
 
@@ -21,7 +21,13 @@ def test_planned_experiments_are_found_by_name_and_on_the_page():
     assert [experiment.name for experiment in find_experiments(["Plain_Loop", "figure1"])] == ["figure1", "plain-loop"]
     assert not [experiment for experiment in find_experiments() if experiment.name in PLANNED]
     assert set(re.findall(r"heatbath reproduce (\S+) --scale paper", PAGE)) == set(PLANNED)
-    for number, experiment in ((2, "reshuffling"), (3, "regularisation"), (5, "plain-loop"), (7, "generic")):
+    for number, experiment in (
+        (2, "reshuffling"),
+        (3, "regularisation"),
+        (4, "gaussian-noise"),
+        (5, "plain-loop"),
+        (7, "generic"),
+    ):
         section = PAGE.partition(f"## Experiment {number}:")[2].partition("\n## ")[0]
         assert f"paper/{experiment.replace('-', '_')}.py" in section
 
@@ -170,3 +176,21 @@ def test_models_of_the_larger_tasks_learn_one_batch(name):
         losses[-1].backward()
         optimizer.step()
     assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_shape_of_the_noise_is_measured_before_and_after_a_training():
+    (one,) = gaussian_noise.EXPERIMENT.calculations("smoke")
+    settings = {**one.settings, "samples": 100, "steps": 4, "random": 2, "largest": 1, "batches": 50}
+    found = one.compute(settings, device="cpu", data_dir=None, progress=lambda done, what: None)
+    assert list(found) == ["random, start", "largest, start", "random, trained", "largest, trained"]
+    assert [len(shapes["tail"]) for shapes in found.values()] == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize(("kurtosis", "expected"), [(0.01, "confirmed"), (2.0, "contradicted")])
+def test_gaussian_noise_is_judged_by_its_kurtosis(kurtosis, expected):
+    shapes = {"sample_kurtosis": [1.0] * 8, "tail": [0.0027 + k * 1e-5 for k in range(8)]}
+    shapes["batch_kurtosis"] = [kurtosis + 1e-3 * k for k in range(8)]
+    kinds = [f"{kind}, {when}" for kind in ("random", "largest") for when in ("start", "trained")]
+    results = {one.name: dict.fromkeys(kinds, shapes) for one in gaussian_noise.EXPERIMENT.calculations("paper")}
+    figure = gaussian_noise.EXPERIMENT.figure({}, "paper", results=results)
+    assert outcomes(figure) == [expected, "confirmed"] * 6

@@ -21,6 +21,7 @@ from heatbath.paper import (
     figure4,
     figure5,
     figure6,
+    gaussian_noise,
     generic,
     period,
     plain_loop,
@@ -37,7 +38,7 @@ __all__ = ["EXPERIMENTS", "PLANNED", "SCALES", "Calculation", "Experiment", "Sca
 _FIGURES = (figure1, figure2, figure3, figure4, figure5, figure6)
 _BEYOND = (fair_control, coupling, equal_variance_laws, delta, collapse, equal_sums, period, temperature, theory_checks)
 
-_PLANNED = (reshuffling, regularisation, plain_loop, generic)
+_PLANNED = (reshuffling, regularisation, plain_loop, gaussian_noise, generic)
 
 EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (*_FIGURES, *_BEYOND)}
 PLANNED: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _PLANNED}
