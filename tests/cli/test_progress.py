@@ -97,9 +97,8 @@ def test_short_work_leaves_no_log(clock, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("options", [{"quiet": True}, {"log": False}])
-def test_quiet_shows_nothing(clock, capsys, options):
-    with progress.display(**options) as shown:
+def test_quiet_shows_nothing(clock, capsys):
+    with progress.display(quiet=True) as shown:
         shown.show(0.5, ("training",))
         clock.seconds += 100.0
         shown.say("out of memory")

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from heatbath import paper
-from heatbath.cli import verdicts
+from heatbath.cli import screens, verdicts
 from heatbath.engine import planning, run
 from heatbath.engine.executors.local import Local
 from heatbath.engine.progress import Interrupted
@@ -32,7 +32,7 @@ def test_train_draw_and_judge(heatbath, tmp_path, monkeypatch):
     status, out, _ = heatbath(*SMOKE, "--seeds", 1)
     assert status == 0
     assert re.search(r"^coupling +undecided +Both couplings reach the same test accuracy", out, re.MULTILINE)
-    assert out.endswith("\nThe report: out/report.html\n")
+    assert out.endswith("\nThe report, at the scale smoke: out/report.html\n")
     assert (tmp_path / "out" / "report.html").is_file()
     monkeypatch.setattr(run, "complete", lambda *_, **__: pytest.fail("trained again"))
     assert heatbath(*SMOKE, "--seeds", 1)[1] == out
@@ -266,7 +266,7 @@ def test_weeks_on_a_cpu_are_told_before_they_begin(heatbath, monkeypatch, figure
 @pytest.mark.parametrize("width", [60, 120, None])
 def test_verdicts_fit_the_terminal(capsys, monkeypatch, width):
     found = judge([Claim("Up is more than down, by any measure", "greater", [3.0, 3.1, 3.2], [1.0, 1.1, 1.2])])
-    monkeypatch.setattr(verdicts, "terminal_width", lambda: width)
+    monkeypatch.setattr(screens, "terminal_width", lambda: width)
     monkeypatch.setenv("COLUMNS", str(width or 80))
     verdicts.print_verdicts([("figure1", verdict) for verdict in (*found, *found)])
     out = capsys.readouterr().out

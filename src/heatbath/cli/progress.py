@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from heatbath.engine.progress import Progress
 
 _WINDOW = 60.0  # seconds over which the speed is taken
+_FIRST_SIGN = 1.0  # seconds after which a log says that the work has begun: to import torch takes longer
 _LOG_SECONDS = 30.0  # between two lines of a log
-_WORTH_A_LOG = 5.0  # seconds from which on a log tells of the work at all
-_NARROWEST_BAR, _WIDEST_BAR = 10, 40
+_WORTH_A_LOG = 5.0  # seconds from which on a log tells how far the work is
+_NARROWEST_BAR, _WIDEST_BAR, _ROOM_FOR_PERCENT = 10, 40, 60
 _TELLING = 0.02  # the fraction from which on the time left can be told
 
 
@@ -63,22 +65,21 @@ class Display:
         return (high - low) / (end - start) if high > low and end > start else None
 
     @property
+    def elapsed(self) -> float:
+        """Seconds since the work began."""
+        return time.monotonic() - self._start
+
+    @property
     def words(self) -> list[str]:
         """What there is to say, the most important first."""
-        return [text for text in (*self._before, self._left(), *self._after) if text]
-
-    def finish(self) -> None:
-        """The work is over."""
+        left = ""
+        if self.speed is not None and self.fraction is not None and _TELLING <= self.fraction < 1.0:
+            seconds = (1.0 - self.fraction) / self.speed - (time.monotonic() - self._samples[-1][0])
+            left = f"{clock(max(seconds, 0.0))} left"
+        return [text for text in (*self._before, left, *self._after) if text]
 
     def _refresh(self) -> None:
         """Something has changed."""
-
-    def _left(self) -> str:
-        speed = self.speed
-        if speed is None or self.fraction is None or not _TELLING <= self.fraction < 1.0:
-            return ""
-        left = (1.0 - self.fraction) / speed - (time.monotonic() - self._samples[-1][0])
-        return f"{clock(max(left, 0.0))} left"
 
 
 class _LiveDisplay(Display):
@@ -94,9 +95,14 @@ class _LiveDisplay(Display):
 
     def __rich__(self) -> Table:
         words, room = self.words, self._screen.width - _NARROWEST_BAR - 2
-        while len(words) > 1 and len(", ".join(words)) > room:
+        if self.elapsed >= 1.0:
+            words.insert(2 if self.speed else 1, f"{clock(self.elapsed)} elapsed")
+        percent = ""
+        if self.fraction is not None and self._screen.width >= _ROOM_FOR_PERCENT:
+            percent = f"{100.0 * self.fraction:3.0f} %  "
+        while len(words) > 1 and len(percent + ", ".join(words)) > room:
             words.pop()
-        text = ", ".join(words)[: max(room, 1)]
+        text = (percent + ", ".join(words))[: max(room, 1)]
         width = max(1, min(_WIDEST_BAR, self._screen.width - len(text) - 2))
         unknown = self.fraction is None
         bar = ProgressBar(1.0, self.fraction or 0.0, width, pulse=unknown, animation_time=time.monotonic())
@@ -106,26 +112,27 @@ class _LiveDisplay(Display):
 
 
 class _LogDisplay(Display):
-    """A line every half minute and one at the end, of work that takes some seconds."""
+    """A line at the beginning, one every half minute and one at the end, of work that takes some seconds."""
 
     def __init__(self) -> None:
         super().__init__()
         self._last = self._start - _LOG_SECONDS + _WORTH_A_LOG
         self._held: list[str] = []
+        self._sign = threading.Timer(_FIRST_SIGN, lambda: self._print(", ".join(self.words)))
+        self._sign.daemon = True
+        self._sign.start()
 
     def say(self, message: str, *, routine: bool = False) -> None:
-        if routine and self._elapsed < _WORTH_A_LOG:
+        if routine and self.elapsed < _WORTH_A_LOG:
             self._held.append(message)
         else:
             self._print(message)
 
-    def finish(self) -> None:
-        if self._elapsed >= _WORTH_A_LOG and self.fraction is not None:
-            self._print(", ".join([*self._before, f"after {clock(self._elapsed)}"]))
-
-    @property
-    def _elapsed(self) -> float:
-        return time.monotonic() - self._start
+    def finish(self, *, done: bool) -> None:
+        """The work is over."""
+        self._sign.cancel()
+        if done and self.elapsed >= _WORTH_A_LOG and self.fraction is not None:
+            self._print(", ".join([*self._before, f"after {clock(self.elapsed)}"]))
 
     def _refresh(self) -> None:
         going_on = self.fraction is not None and self.fraction < 1.0  # `finish` tells of the end
@@ -134,6 +141,7 @@ class _LogDisplay(Display):
             self._print(f"{100.0 * (self.fraction or 0.0):.0f} %: {', '.join(self.words)}")
 
     def _print(self, text: str) -> None:
+        self._sign.cancel()
         held, self._held = self._held, []
         with suppress(OSError):  # whoever read this has gone; the work goes on
             for line in (*held, text):
@@ -141,25 +149,23 @@ class _LogDisplay(Display):
 
 
 @contextmanager
-def display(*, quiet: bool = False, log: bool = True) -> Iterator[Display]:
-    """Show how far the work is that is done meanwhile, on the standard error.
-
-    Args:
-        quiet: show nothing anywhere.
-        log: write lines where there is no terminal.
-    """
+def display(*, quiet: bool = False) -> Iterator[Display]:
+    """Show how far the work is that is done meanwhile, on the standard error; or nothing, if it is to be quiet."""
     screen = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    live = screen.is_jupyter or (sys.stderr.isatty() and not screen.is_dumb_terminal)
-    if quiet or not (live or log):
+    if quiet:
         yield Display()
-    elif not live:
-        shown: Display = _LogDisplay()
-        yield shown
-        shown.finish()
+    elif screen.is_jupyter or (sys.stderr.isatty() and not screen.is_dumb_terminal):
+        live = _LiveDisplay(screen)
+        with Live(live, console=screen, transient=True, redirect_stdout=False, refresh_per_second=8):
+            yield live
     else:
-        shown = _LiveDisplay(screen)
-        with Live(shown, console=screen, transient=True, redirect_stdout=False, refresh_per_second=8):
-            yield shown
+        log = _LogDisplay()
+        try:
+            yield log
+        except BaseException:
+            log.finish(done=False)
+            raise
+        log.finish(done=True)
 
 
 def follow_training(shown: Display) -> Callable[[Progress], None]:
@@ -194,6 +200,7 @@ def follow_download(shown: Display) -> Callable[[str, int, int], None]:
 
 def follow_fraction(shown: Display) -> Callable[[float, str], None]:
     """Return what simulations and measurements are to call: with the fraction done and what is being done."""
+    shown.show(None, ("starting",))
     return lambda fraction, what: shown.show(fraction, (what,))
 
 

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from heatbath.cli.comparisons import MARGINS, DivergedOption, JsonOption, parse_diverged, parse_looks, print_lines
-from heatbath.cli.screens import folder_option, write
-from heatbath.cli.training import (
-    DataOption,
-    DeviceOption,
-    QuietOption,
-    StackOption,
-    StoreOption,
-    TaskOption,
-    WorkersOption,
-    complete,
-    import_task,
-    read_options,
-)
+from heatbath.cli.options import read_diverged, read_looks
+from heatbath.cli.screens import Answer, say
+from heatbath.cli.training import Training, import_task
 from heatbath.runs.configs import RunConfig
 from heatbath.system.folders import check_folder
 
@@ -31,37 +18,20 @@ _SETTINGS = tuple(field.name for field in fields(RunConfig) if field.name not in
 
 
 def race_arms(
-    arm: Annotated[
-        list[str],
-        typer.Option(metavar="KEY=X,...", help="A recipe, such as lr=0.01,momentum=0.95; give two or more."),
-    ],
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=X", help="A setting of all arms, such as model=cnn; may be repeated."),
-    ] = None,
-    task: TaskOption = None,
-    metric: Annotated[str, typer.Option(metavar="NAME", help="What is compared.")] = "test_accuracy",
-    margin: Annotated[str | None, typer.Option(metavar="X", help=MARGINS)] = None,
-    level: Annotated[float, typer.Option(help="The chance that no verdict is wrong.")] = 0.95,
-    budget: Annotated[
-        str | None, typer.Option(metavar="X", help="The most runs, or a time such as '30 min' before the last look.")
-    ] = None,
-    max_seeds: Annotated[int, typer.Option(metavar="N", help="The most seeds of an arm, unless --looks says it.")] = 40,
-    looks: Annotated[
-        str | None, typer.Option(metavar="N,N,...", help="Planned numbers of seeds; by default they double.")
-    ] = None,
-    diverged: DivergedOption = "worst",
-    store: StoreOption = Path("runs"),
-    device: DeviceOption = "auto",
-    data_dir: DataOption = None,
-    workers: WorkersOption = None,
-    stack: StackOption = None,
-    quiet: QuietOption = False,
-    out: Annotated[
-        Path | None, folder_option("--out", "A folder for a page with the curves of all arms and the verdicts.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    arm: list[str],
+    setting: list[str] | None = None,
+    task: str | None = None,
+    metric: str = "test_accuracy",
+    margin: str | None = None,
+    level: float = 0.95,
+    budget: str | None = None,
+    max_seeds: int = 40,
+    looks: Annotated[str | None, "Planned numbers of seeds; by default they double."] = None,
+    diverged: str = "worst",
+    training: Training,
+    out: Annotated[Path | None, "A folder for a page with the curves of all arms and the verdicts."] = None,
+) -> Answer:
     """Train recipes with more and more seeds until it is decided which one is better, or that they are equal.
 
     An arm that is worse than another stops. The chance that any verdict is wrong is held over all looks. An interrupted
@@ -69,35 +39,27 @@ def race_arms(
     """
     from heatbath.studies.race import race
 
-    common = parse_settings(setting or (), "--set")
+    common = _read_settings(setting or (), "--set")
     common |= {} if task is None else {"task": import_task(task)}
-    arms = _read_arms(arm, common)
-    options = read_options(device, data_dir, workers, stack)
+    twice = [text for text in arm if arm.count(text) > 1]
+    if twice:
+        raise ValueError(f"--arm {twice[0]} is there twice: give different arms")
+    arms = {text: RunConfig(**common | _read_settings(text.split(","), "--arm")) for text in arm}
+    training.options()
     if out is not None:
         from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
 
         check_folder(out, "--out")
-    found = race(
-        arms,
-        metric,
-        margin,
-        budget,
-        max_seeds,
-        level=level,
-        looks=None if looks is None else parse_looks(looks),
-        diverged=parse_diverged(diverged),
-        store=store,
-        train=lambda configs: complete(configs, store, options, quiet=quiet),
-    )
+    rules: dict[str, Any] = {"level": level, "looks": read_looks(looks), "diverged": read_diverged(diverged)}
+    rules |= {"store": training.store, "train": training.complete}
+    found = race(arms, metric, margin, budget, max_seeds, **rules)
     page = None if out is None or not found.runs else found.write_page(out)
-    if as_json:
-        write(json.dumps(found.to_dict(), indent=2, allow_nan=False))
-    else:
-        print_lines([*str(found).splitlines(), *([] if page is None else [f"The page: {page}"])])
+    told = [*str(found).splitlines(), *([] if page is None else [f"The page: {page}"])]
+    return Answer(found.to_dict(), lambda: say(*told))
 
 
-def parse_settings(texts: list[str] | tuple[str, ...], option: str) -> dict[str, Any]:
-    """Return fields of a RunConfig from ``KEY=VALUE``: numbers and words as what they are."""
+def _read_settings(texts: Sequence[str], option: str) -> dict[str, Any]:
+    """Fields of a RunConfig from ``KEY=VALUE``: numbers and words as what they are."""
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
@@ -116,10 +78,3 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
-
-
-def _read_arms(texts: list[str], common: dict[str, Any]) -> dict[str, RunConfig]:
-    twice = [text for text in texts if texts.count(text) > 1]
-    if twice:
-        raise ValueError(f"--arm {twice[0]} is there twice: give different arms")
-    return {text: RunConfig(**common | parse_settings(text.split(","), "--arm")) for text in texts}

@@ -4,54 +4,29 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import Annotated, Any
 
 from heatbath.cli.errors import resumable
-from heatbath.cli.progress import display
-from heatbath.cli.screens import console, folder_option, print_table, write
-from heatbath.cli.training import (
-    DataOption,
-    DeviceOption,
-    QuietOption,
-    StoreOption,
-    WorkersOption,
-    read_options,
-)
-from heatbath.cli.verdicts import print_verdicts, verdicts_to_json
+from heatbath.cli.options import read_seeds
+from heatbath.cli.progress import display, follow_fraction
+from heatbath.cli.screens import Answer, print_table
+from heatbath.cli.training import Training
+from heatbath.cli.verdicts import answer_with_figures
 from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
 from heatbath.system.folders import check_folder
 
-if TYPE_CHECKING:
-    from heatbath.paper.reproduction import Reproduction
-
 
 def reproduce_figures(
-    figures: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FIGURE", help="Such as figure1, or just 1; all by default. --list names them."),
-    ] = None,
-    scale: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="smoke (seconds, a test), laptop (minutes, embedded data) or paper (for a GPU)."
-        ),
-    ] = "laptop",
-    seeds: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Runs of each group, instead of the scale's own number.")
-    ] = None,
-    device: DeviceOption = "auto",
-    store: StoreOption = Path("runs"),
-    out: Annotated[Path, folder_option("--out", "The folder for the report and its pictures.")] = Path("out"),
-    data_dir: DataOption = None,
-    workers: WorkersOption = None,
-    draw_only: Annotated[bool, typer.Option("--draw-only", help="Train nothing: draw what is in the store.")] = False,
-    list_figures: Annotated[bool, typer.Option("--list", help="Print the figures, and train nothing.")] = False,
-    quiet: QuietOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
-) -> None:
+    *,
+    figures: list[str] | None = None,
+    scale: str = "laptop",
+    seeds: int | None = None,
+    training: Training,
+    out: Annotated[Path, "The folder for the report and its pictures."] = Path("out"),
+    draw_only: bool = False,
+    list_figures: bool = False,
+) -> Answer:
     """Train what the paper's figures need, draw them, and judge the paper's claims.
 
     What is in the store is not trained again: an interrupted command goes on where it was, and a repeated one draws.
@@ -61,44 +36,23 @@ def reproduce_figures(
     experiments = find_experiments(figures or ())
     if list_figures:
         rows = [(e.name, "" if e.exists("laptop") else "scale paper only", e.title) for e in experiments]
-        print_table(("figure", "", "what it shows"), rows, left=3)
-        return
+        data = [{"figure": name, "paper_only": bool(only), "title": title} for name, only, title in rows]
+        return Answer(data, lambda: print_table(("figure", "", "what it shows"), rows, left=3))
     if scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
-    from heatbath.paper.reproduction import reproduce
-    from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
-
-    options = read_options(device, data_dir, workers)
+    read_seeds(seeds)
+    options = training.options()
     check_folder(out, "--out")
-    _check_store(store, draw_only)
-    with resumable(), display(quiet=quiet) as shown:
-        shown.show(None, ("starting",))
-        found = reproduce(
-            figures or (),
-            scale,
-            seeds,
-            options,
-            store=store,
-            out=out,
-            train=not draw_only,
-            progress=lambda fraction, doing: shown.show(fraction, (doing,)),
-            say=shown.say,
-        )
-    if as_json:
-        write(verdicts_to_json(found.verdicts, scale=scale, report=str(out / found.report.name)))
-    else:
-        _print_found(found, out)
+    _check_store(training.store, draw_only)
+    with resumable(), display(quiet=training.quiet) as shown:
+        progress = follow_fraction(shown)
+        from heatbath.paper.reproduction import reproduce
+        from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
 
-
-def _print_found(found: Reproduction, out: Path) -> None:
-    print_verdicts(found.verdicts)
-    screen = console()
-    if found.left_out:
-        screen.print(f"\nOnly at the scale paper: {', '.join(found.left_out)}")
-    missing = [figure.name for figure in found.figures if figure.missing]
-    if missing:
-        screen.print(f"\nNot complete: {', '.join(missing)}; the report says what is missing")
-    screen.print(f"\nThe report: {out / found.report.name}")
+        rest: dict[str, Any] = {"store": training.store, "out": out, "progress": progress, "say": shown.say}
+        found = reproduce(figures or (), scale, seeds, options, train=not draw_only, **rest)
+    notes = [f"Only at the scale paper: {', '.join(found.left_out)}"] if found.left_out else []
+    return answer_with_figures(found.figures, out / found.report.name, scale, notes=notes)
 
 
 def _check_store(store: Path, draw_only: bool) -> None:

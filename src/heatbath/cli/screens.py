@@ -1,13 +1,14 @@
-"""What is printed on: the console, and tables that fit it."""
+"""What is printed on: the console, tables that fit it, and the answer of a command."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from rich.cells import cell_len
@@ -15,14 +16,29 @@ from rich.console import Console
 from rich.text import Text
 
 
+class Answer(NamedTuple):
+    """What a command has found: as JSON knows it, as people read it, as an exit status; and what comes after it."""
+
+    data: Any
+    show: Callable[[], None]
+    status: int = 0
+    after: Callable[[], None] = lambda: None
+
+    def tell(self, *, as_json: bool) -> None:
+        """Print it, and exit with its status."""
+        if as_json:
+            write(json.dumps(self.data, indent=2, allow_nan=False))
+        else:
+            self.show()
+        self.after()
+        if self.status:
+            raise typer.Exit(self.status)
+
+
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Leave a reader who has gone to `main`; Rich would exit with an error."""
         raise BrokenPipeError
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        with printing():
-            super().print(*objects, **options)
 
 
 @contextmanager
@@ -36,18 +52,37 @@ def printing() -> Iterator[None]:
         raise OSError(error.errno, error.strerror, "the output") from None
 
 
-def console(*, wrap: bool = False) -> Console:
-    """Return the console to print on: it cuts no line, as a terminal wraps better than we could; or wraps at words."""
-    measured = _Console(highlight=False, soft_wrap=not wrap, markup=False, emoji=False)
-    if not wrap:
-        measured.width = max(measured.width, 100) if measured.is_terminal else 240
-    return measured
-
-
 def write(text: str) -> None:
     """Print a plain text, such as JSON, on the standard output."""
     with printing():
         print(text)
+
+
+def say(*lines: str, styles: Sequence[tuple[str, int, int | None]] = ()) -> None:
+    """Print lines: whole in a file, and wrapped at words in a terminal, where a long path still stays in one piece.
+
+    Args:
+        lines: what to print.
+        styles: of a part of each line: Rich's name, where it begins and where it ends.
+    """
+    room = terminal_width()
+    screen = _Console(highlight=False, markup=False, emoji=False, width=room or 240)
+    with printing():
+        for line in lines:
+            text = Text("\n".join(wrap(part, room) for part in line.split("\n")))
+            for style, start, end in styles:
+                text.stylize(style, start, end)
+            screen.print(text, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning among the results."""
+    say(f"Warning: {text}", styles=[("bold yellow", 0, 8)])
+
+
+def wrap(line: str, room: int | None) -> str:
+    """Return a line with breaks between words, so that it fits; no word is broken."""
+    return line if room is None else textwrap.fill(line, room, break_long_words=False, break_on_hyphens=False)
 
 
 def terminal_width() -> int | None:
@@ -68,27 +103,24 @@ def print_table(
             a terminal that is too narrow even so gets row after row, with a line for each column.
     """
     widths = {column: max(cell_len(row[column]) for row in (headings, *rows)) for column in range(len(headings))}
-    screen, room = console(), terminal_width()
-    left_out = []
+    room, left_out = terminal_width(), []
     for heading in spare:
         if room is not None and _table_width(widths) > room:
             del widths[headings.index(heading)]
             left_out.append(heading)
     if room is not None and _table_width(widths) > room:
-        _print_stacked(screen, headings, rows)
+        indent = max(map(len, headings)) + 2
+        for number, row in enumerate(rows):
+            cells = [(heading, cell) for heading, cell in zip(headings, row, strict=True) if cell]
+            lines = [f"{heading:<{indent}}{cell}" if heading else cell for heading, cell in cells]
+            say(*[""] * bool(number), *lines)
         return
     lines = [_line(row, widths, left) for row in (headings, *rows)]
-    screen.print(Text(lines[0], "bold"))
-    screen.print(("─" if screen.encoding.startswith("utf") else "-") * _table_width(widths))
-    for line in lines[1:]:
-        screen.print(line)
+    rule = "─" if (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf") else "-"
+    say(lines[0], styles=[("bold", 0, None)])
+    say(rule * _table_width(widths), *lines[1:])
     if left_out:
-        screen.print(f"no room for: {', '.join(left_out)}")
-
-
-def warn(text: str) -> None:
-    """Print a warning among the results."""
-    console().print(Text.assemble(("Warning:", "bold yellow"), f" {text}"))
+        say(f"no room for: {', '.join(left_out)}")
 
 
 def either(names: Iterable[str]) -> str:
@@ -97,27 +129,9 @@ def either(names: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def folder_option(name: str, words: str) -> Any:
-    """Return typer's option for a folder; an empty name, as of a variable that is unset, is refused.
-
-    Args:
-        name: of the option, such as ``--out``.
-        words: for the help.
-    """
-
-    def parse(text: str | Path) -> Path:
-        if not str(text):  # which Path would take for the working folder
-            raise typer.BadParameter("it is empty; name a folder, or . for this one")
-        return Path(text)
-
-    return typer.Option(name, metavar="DIR", parser=parse, help=words)
-
-
-def check_data_dir(data_dir: Path | None) -> None:
-    """Refuse a folder of data that is not there."""
-    from heatbath.data import downloads
-
-    downloads.check_data_dir(data_dir, "--data-dir")
+def count(number: int, noun: str) -> str:
+    """Return so many of a thing: ``1 run``, ``2 runs``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _table_width(widths: Mapping[int, int]) -> int:
@@ -128,13 +142,3 @@ def _line(cells: Sequence[str], widths: Mapping[int, int], left: int) -> str:
     gaps = {column: " " * (width - cell_len(cells[column])) for column, width in widths.items()}
     aligned = (cells[column] + gap if column < left else gap + cells[column] for column, gap in gaps.items())
     return "  ".join(aligned).rstrip()
-
-
-def _print_stacked(screen: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    indent = max(map(cell_len, headings)) + 2
-    for number, row in enumerate(rows):
-        if number:
-            screen.print()
-        for heading, cell in zip(headings, row, strict=True):
-            if cell:
-                screen.print(heading + " " * (indent - cell_len(heading)) + cell if heading else cell)

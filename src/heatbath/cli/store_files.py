@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
-from heatbath.cli.run_filters import (
-    DatasetFilter,
-    ExistingStore,
-    ModelFilter,
-    ProtocolFilter,
-    StatusFilter,
-    open_store,
-    runs_in_words,
-    select_runs,
-)
-from heatbath.cli.screens import console, warn, write
+from heatbath.cli.run_filters import Filters, open_store
+from heatbath.cli.screens import Answer, count, say, warn, write
 from heatbath.cli.summaries import name_some
 from heatbath.runs import export
-from heatbath.runs.records import Record
 from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
 from heatbath.system.folders import check_folder
@@ -32,14 +21,7 @@ _TABLES = {".csv": export.write_csv, ".parquet": export.write_parquet}
 _EXPORTS = (*_TABLES, ".jsonl", ".jsonl.gz")
 
 
-def merge_stores(
-    others: Annotated[
-        list[Path],
-        typer.Argument(metavar="OTHER", help="Stores, .jsonl[.gz] files of 'runs export', or folders of such files."),
-    ],
-    store: ExistingStore = Path("runs"),
-    create: Annotated[bool, typer.Option("--create", help="Make the store if it is not there.")] = False,
-) -> None:
+def merge_stores(others: list[Path], store: Path = Path("runs"), create: bool = False) -> Answer:
     """Take over the runs of other stores or exported files, which stay as they are; twice is as good as once."""
     if not create and not (store / Store.FILE).exists():
         raise FileNotFoundError(f"there is no store in {store}; name one with --store, or add --create to make it")
@@ -49,79 +31,86 @@ def merge_stores(
     for other in others:  # all of them before the first is taken over
         _check_source(other)
     with Store(store) as results:
-        for other in (part for source in others for part in _parts(source)):
-            took = results.merge(other)
-            console().print(f"{other}: {took.added} added, {took.improved} improved, {took.known} known already")
+        merged = {str(part): results.merge(part) for source in others for part in _parts(source)}
+    folders = [source for source in others if source.is_dir()]
+    copied = {str(source / "calculations"): number for source in folders if (number := copy_results(source, store))}
+    damaged = [str(file) for source in others for file in damaged_results(source)]
+
+    def show() -> None:
+        for part, took in merged.items():
+            say(f"{part}: {took.added} added, {took.improved} improved, {took.known} known already")
             for runs, words in (
                 (took.differing, "with other numbers here and there; ours were kept"),
                 (took.busy, "being trained here; merge again when they have ended"),
             ):
-                if runs:
-                    console().print(f"  {len(runs)} {words}: {name_some(runs)}")
-        for source in others:
-            if source.is_dir() and (copied := copy_results(source, store)):
-                console().print(f"{source / 'calculations'}: {copied} added")
-            for file in damaged_results(source):
-                warn(f"{file} is damaged, and was left out")
+                say(*[f"  {len(runs)} {words}: {name_some(runs)}"] * bool(runs))
+        say(*(f"{folder}: {number} added" for folder, number in copied.items()))
+        for file in damaged:
+            warn(f"{file} is damaged, and was left out")
+
+    data = {part: vars(took) for part, took in merged.items()}
+    return Answer({"merged": data, "calculations": copied, "damaged": damaged}, show)
 
 
-def export_runs(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help=f"Its ending is the format: {', '.join(_EXPORTS)}; - prints CSV.")
-    ],
-    model: ModelFilter = None,
-    dataset: DatasetFilter = None,
-    protocol: ProtocolFilter = None,
-    status: StatusFilter = None,
-    store: ExistingStore = Path("runs"),
-) -> None:
+def export_runs(file: str, filters: Filters) -> Answer:
     """Write runs to a file: tables with a row for each epoch (CSV, Parquet), or lines to merge elsewhere (JSONL)."""
     kind = next((ending for ending in _EXPORTS if file.endswith(ending)), None)
+    path = Path(file)
     if kind is None and file != "-":
         raise ValueError(f"{file}: the ending must be one of {', '.join(_EXPORTS)}; or - to print CSV")
-    path = Path(file)
-    if file != "-":
-        if not path.parent.is_dir():
-            raise ValueError(f"{file}: there is no folder {path.parent}")
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise ValueError(f"{file}: {path.parent} cannot be written to")
-    with open_store(store) as results:
-        records = select_runs(results, model, dataset, protocol, status)
+    if file != "-" and not path.parent.is_dir():
+        raise ValueError(f"{file}: there is no folder {path.parent}")
+    if file != "-" and not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ValueError(f"{file}: {path.parent} cannot be written to")
+    with open_store(filters.store) as results:
+        records = filters.select(results)
     if not records:
-        asked = zip(("--model", "--dataset", "--protocol", "--status"), (model, dataset, protocol, status), strict=True)
-        filters = " ".join(f"{option} {value}" for option, value in asked if value is not None)
-        found = f"no run in {store} matches {filters}" if filters else f"there are no runs in {store}"
-        raise ValueError(f"{found}; nothing was written")
+        asked = f"no run in {filters.store} matches {filters}"
+        raise ValueError(f"{asked if str(filters) else f'there are no runs in {filters.store}'}; nothing was written")
     write_file = _TABLES.get(kind or ".csv", export.write_lines)
     empty = 0 if write_file is export.write_lines else sum(not record.epochs for record in records)
-    if file == "-":
-        _print_csv(records)
-    else:
+    if file != "-":
         write_file(records, path)
-        console().print(f"wrote {runs_in_words(len(records) - empty)} to {file}")
-    if empty:  # not among the rows, where these are printed
-        typer.echo(f"{runs_in_words(empty)} without an epoch, and so without a row", err=file == "-")
+
+    def show() -> None:
+        if file == "-":
+            with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
+                export.write_csv(records, Path(folder) / "runs.csv")
+                write((Path(folder) / "runs.csv").read_bytes().decode().rstrip("\n"))
+        else:
+            say(f"wrote {count(len(records) - empty, 'run')} to {file}")
+        if empty:  # not among the rows, where these are printed
+            typer.echo(f"{count(empty, 'run')} without an epoch, and so without a row", err=file == "-")
+
+    return Answer({"file": file, "runs": len(records) - empty, "without_a_row": empty}, show)
 
 
-def repair_store(store: ExistingStore = Path("runs")) -> None:
+def repair_store(store: Path = Path("runs")) -> Answer:
     """Save what is sound in a damaged store: every run whose digest holds, and the sound epochs of the others.
 
-    The damaged database is kept beside the new one. A store without damage stays as it is.
+    The damaged database is kept beside the new one. A store without damage stays as it is. The exit status is 1 if
+    nothing could be saved.
     """
     from heatbath.runs.repair import repair
 
     found = repair(store)
-    if found.damaged is None:
-        console().print(f"nothing to repair in {store}: {runs_in_words(found.whole)}, all sound")
-        return
-    whole = f"{runs_in_words(found.whole)} whole in {store}"
-    console().print(f"{whole}; the damaged database is kept as {found.damaged.name}")
-    for run, epochs in found.mended.items():
-        console().print(f"  {run} was damaged: {epochs} sound epoch{'s' * (epochs != 1)} kept")
-    if found.mended:
-        console().print(f"'heatbath runs resume --store {store}' trains what is lacking")
-    if found.lost:
-        warn(f"the configs of {runs_in_words(len(found.lost))} are lost; train them again: {', '.join(found.lost)}")
+    lost = count(len(found.lost), "run")
+
+    def show() -> None:
+        if found.damaged is None:
+            say(f"nothing to repair in {store}: {count(found.whole, 'run')}, all sound")
+            return
+        say(f"{count(found.whole, 'run')} whole in {store}; the damaged database is kept as {found.damaged.name}")
+        for run, epochs in found.mended.items():
+            say(f"  {run} was damaged: {count(epochs, 'sound epoch')} kept")
+        if found.mended:
+            say(f"'heatbath runs resume --store {store}' trains what is lacking")
+        if found.lost:
+            warn(f"the configs of {lost} are lost; train them again: {', '.join(found.lost)}")
+
+    data: dict[str, Any] = {**vars(found), "damaged": found.damaged and str(found.damaged)}
+    saved = found.damaged is None or found.whole or any(found.mended.values())
+    return Answer(data, show, status=0 if saved else 1)
 
 
 def _check_source(other: Path) -> None:
@@ -139,10 +128,3 @@ def _parts(other: Path) -> list[Path]:
     """The store or file itself, or the exported files in a folder that is no store."""
     files = exported_files(other) if other.is_dir() and not (other / Store.FILE).exists() else []
     return files or [other]
-
-
-def _print_csv(records: Sequence[Record]) -> None:
-    with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
-        export.write_csv(records, Path(folder) / "runs.csv")
-        with open(Path(folder) / "runs.csv", encoding="utf-8", newline="") as table:
-            write(table.read().rstrip("\n"))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from heatbath.cli.screens import console, print_table, warn
+from heatbath.cli.screens import Answer, print_table, say, warn
 from heatbath.laws import Law
 from heatbath.runs.collection import concerned, main_metric, varying
 from heatbath.runs.configs import RunConfig
@@ -18,33 +18,13 @@ SHORTEST = 8  # digits of a run's name in a table
 _MOST_PLACES = 8
 _TITLES = {"batch_size": "batch", "momentum": "mom.", "weight_decay": "decay"}
 _SHARED = {
-    "protocol": "{}",
-    "law": "law {}",
-    "coupling": "coupling {}",
-    "lr": "lr {}",
-    "batch_size": "batch size {}",
-    "momentum": "momentum {}",
-    "weight_decay": "weight decay {}",
-    "precision": "precision {}",
-    "weights": "weights from {}",
-    "validation": "{} images held out",
-    "optimizer": "{}",
-    "schedule": "{} schedule",
-    "warmup": "warmup of {} steps",
-    "clip_norm": "gradients clipped at {}",
-    "sampling": "sampling with {}",
-    "beta2": "beta2 {}",
-    "epochs": "{} epochs",
-    "seed": "seed {}",
+    **{"protocol": "{}", "law": "law {}", "coupling": "coupling {}", "lr": "lr {}", "batch_size": "batch size {}"},
+    **{"momentum": "momentum {}", "weight_decay": "weight decay {}", "precision": "precision {}"},
+    **{"weights": "weights from {}", "validation": "{} images held out", "optimizer": "{}", "schedule": "{} schedule"},
+    **{"warmup": "warmup of {} steps", "clip_norm": "gradients clipped at {}", "sampling": "sampling with {}"},
+    **{"beta2": "beta2 {}", "epochs": "{} epochs", "seed": "seed {}"},
 }
-# Of these nothing is said.
-_USUAL = {
-    name: getattr(RunConfig, name)
-    for name in (
-        *("coupling", "weight_decay", "precision", "weights", "validation"),
-        *("optimizer", "schedule", "warmup", "clip_norm", "sampling", "beta2"),
-    )
-}
+_ALWAYS = ("protocol", "law", "lr", "batch_size", "momentum", "epochs", "seed")  # of others, nothing where usual
 _TAIL_TITLE = f"last {TAIL} epochs"
 # The most important first, as the last ones are left out in a narrow terminal.
 _DERIVED: tuple[tuple[str, str, Callable[[Record, str], float | None]], ...] = (
@@ -55,6 +35,12 @@ _DERIVED: tuple[tuple[str, str, Callable[[Record, str], float | None]], ...] = (
     ("final {}", "train_{}", Record.final),
 )
 _GUESSING = math.log(10.0)  # the loss of ten classes that are equally likely
+
+
+def answer_with_runs(records: Sequence[Record], show: Callable[[], None]) -> Answer:
+    """Return runs as an answer, whose status tells whether one has diverged."""
+    diverged = any(record.status == "diverged" for record in records)
+    return Answer([record.summary() for record in records], show, status=3 if diverged else 0)
 
 
 def print_groups(records: Sequence[Record]) -> None:
@@ -77,11 +63,11 @@ def print_groups(records: Sequence[Record]) -> None:
         rows.append([*(cell(config, name) for name in names), _count(members), *numbers])
     print_table(headings, rows, spare=list(columns)[:1:-1])
     if any(len(members) > 1 for members in ended.values()):
-        console().print("\nMeans over seeds, ± half the 95 % interval.")
+        say("\nMeans over seeds, ± half the 95 % interval.")
     losses = [record.final("train_loss") for one in ended.values() for record in one if record.config.task is None]
     if worse := sum(loss is not None and loss > _GUESSING for loss in losses):
         some = f"{worse} of {len(losses)} runs end{'s' * (worse == 1)}" if len(losses) > 1 else "the run ends"
-        console().print()
+        say("")
         warn(f"{some} with a train loss above {_GUESSING:.3f}, that of guessing: the rate may be too large")
 
 
@@ -111,7 +97,7 @@ def describe_settings(configs: Sequence[RunConfig]) -> str:
     words = {
         name: text.format(cell(same[name], name))
         for name, text in _SHARED.items()
-        if name in same and (name, getattr(same[name], name)) not in _USUAL.items()
+        if name in same and (name in _ALWAYS or getattr(same[name], name) != getattr(RunConfig, name))
     }
     if "momentum" in same and not configs[0].momentum:
         words["momentum"] = "no momentum"

@@ -2,80 +2,86 @@
 
 from __future__ import annotations
 
-import json
 import math
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any
 
-import typer
-
-from heatbath.cli.screens import console, print_table, warn, write
+from heatbath.cli.screens import Answer, print_table, say, warn
 from heatbath.thermostat import Thermostat
 
 
 def print_temperature(
-    lr: Annotated[float, typer.Option(help="The mean learning rate.")],
-    batch_size: Annotated[int, typer.Option(help="Samples in a mini-batch.")],
-    momentum: Annotated[float, typer.Option(help="The momentum, from 0 to below 1.")] = 0.0,
-    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's form of the step.")] = False,
-    law: Annotated[str, typer.Option(help="The law of the multiplier, such as uniform:1.")] = "constant",
-    coupling: Annotated[str, typer.Option(help="What the multiplier acts on: gradient or update.")] = "gradient",
-    dataset_size: Annotated[int | None, typer.Option(help="Samples, if drawn without replacement.")] = None,
+    lr: float,
+    batch_size: int,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    law: str = "constant",
+    coupling: str = "gradient",
+    dataset_size: int | None = None,
     sampling: Annotated[
-        str, typer.Option(help="replacement if batches are independent, shuffled if an epoch partitions the data.")
+        str, "replacement if batches are independent, shuffled if an epoch partitions the data."
     ] = "replacement",
-    diffusion: Annotated[float, typer.Option(help="The variance of a sample's gradient.")] = 1.0,
-    curvature: Annotated[float | None, typer.Option(help="The largest curvature, to test the rate.")] = None,
-    at_batch_size: Annotated[int | None, typer.Option(help="Ask for equal temperature at this batch size.")] = None,
-    at_momentum: Annotated[float | None, typer.Option(help="Ask for equal temperature at this momentum.")] = None,
-    at_lr: Annotated[float | None, typer.Option(help="Ask for equal temperature at this rate.")] = None,
-    solve: Annotated[str | None, typer.Option(help="The knob to solve for: lr, batch_size or momentum.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+    diffusion: float = 1.0,
+    curvature: float | None = None,
+    at_batch_size: int | None = None,
+    at_momentum: float | None = None,
+    at_lr: float | None = None,
+    solve: str | None = None,
+) -> Answer:
     """Print the temperature that the knobs set, and other knobs of equal temperature."""
     own = Thermostat(lr, batch_size, momentum, nesterov, law, coupling, dataset_size, sampling)
-    temperature = own.temperature(diffusion)
-    if math.isinf(temperature):
+    if math.isinf(own.temperature(diffusion)):
         raise ValueError(f"--lr {lr:g} with --diffusion {diffusion:g} gives a temperature beyond what a float can hold")
-    solve = solve and solve.replace("-", "_")
-    asked = {"batch_size": at_batch_size, "momentum": at_momentum, "lr": at_lr, "solve": solve}
-    rows = [("given", own), *_alternatives(own, {name: value for name, value in asked.items() if value is not None})]
+    asked = {
+        "batch_size": at_batch_size,
+        "momentum": at_momentum,
+        "lr": at_lr,
+        "solve": solve and solve.replace("-", "_"),
+    }
+    rows = {"given": own, **_alternatives(own, {name: value for name, value in asked.items() if value is not None})}
     regime = _small_rate_regime(own, curvature)
-    answer = next((_small_rate_regime(row, curvature) for label, row in rows if label == "asked"), None)
-    if as_json:
-        report = _thermostat_report(rows, regime, diffusion)
-        write(json.dumps({**report, "asked_warning": answer.warning if answer else None}, indent=2))
-        return
+    answer = _small_rate_regime(rows["asked"], curvature).warning if "asked" in rows else None
+    data = {
+        **_describe(own, diffusion),
+        "diffusion": diffusion,
+        "law_factor": own.law_factor,
+        "alternatives": [{"label": name, **_describe(row, diffusion)} for name, row in rows.items() if name != "given"],
+        "small_rate_regime": {name: None if value == math.inf else value for name, value in asdict(regime).items()},
+        "asked_warning": answer,
+    }
+    return Answer(data, partial(_show, rows, diffusion, regime, answer))
+
+
+def _show(rows: dict[str, Thermostat], diffusion: float, regime: _Regime, answer: str | None) -> None:
+    own = rows["given"]
+    temperature = own.temperature(diffusion)
     form = f"{'Nesterov' if own.nesterov else 'heavy ball'}, coupling {own.coupling}" if own.momentum else "no momentum"
     data = "" if own.dataset_size is None else f", {own.dataset_size} samples without replacement"
     lines = []
-    for label, row in rows:
+    for label, row in rows.items():
         here = row.temperature(diffusion)
         ratio = f"{here / temperature:.4g}" if temperature > 0.0 else "-"
-        knobs = (f"{row.lr:.6g}", str(row.batch_size), _momentum(row), str(row.law), f"{here:.6g}", ratio)
-        lines.append((label, *knobs))
-    out = console()
-    out.print(f"SGD, {form}{data}")
-    out.print(f"Temperature at leading order: {temperature:.6g} (for a gradient variance of {diffusion:g} per sample)")
-    out.print(f"Relative to the constant protocol at the same knobs: {own.law_factor:.6g}\n")
+        lines.append((label, f"{row.lr:.6g}", str(row.batch_size), _momentum(row), str(row.law), f"{here:.6g}", ratio))
+    say(
+        f"SGD, {form}{data}",
+        f"Temperature at leading order: {temperature:.6g} (for a gradient variance of {diffusion:g} per sample)",
+        f"Relative to the constant protocol at the same knobs: {own.law_factor:.6g}\n",
+    )
     print_table(("", "lr", "batch", "momentum", "law", "T", "T / given"), lines)
+    say("")
     if own.sampling == "shuffled":
-        out.print(f"\n{_reshuffled(own, diffusion)}", end="")
+        told = "Reshuffled epochs: T is that of directions that relax within an epoch; those that take many are at "
+        fair = ", so no constant rate is the fair control." if own.law.variance > 0.0 else "."
+        say(f"{told}{own.limits(diffusion).slow:.6g}{fair}")
     elif own.law.variance > 0.0:
-        out.print("\nThe fair control of a random rate is the constant rate of equal temperature.", end="")
-    out.print(f"\n{regime.note}")
+        say("The fair control of a random rate is the constant rate of equal temperature.")
+    say(regime.note)
     if regime.warning:
         warn(regime.warning)
-    if answer is not None and answer.warning:
-        warn(f"the asked setting is {answer.warning}")
-
-
-def _reshuffled(own: Thermostat, diffusion: float) -> str:
-    slow = own.limits(diffusion).slow
-    told = (
-        f"Reshuffled epochs: T is that of directions that relax within an epoch; those that take many are at {slow:.6g}"
-    )
-    return told + (", so no constant rate is the fair control." if own.law.variance > 0.0 else ".")
+    if answer:
+        warn(f"the asked setting is {answer}")
 
 
 @dataclass(frozen=True)
@@ -126,37 +132,18 @@ def _momentum(row: Thermostat) -> str:
     return repr(row.momentum) if text == "1" else text
 
 
-def _alternatives(own: Thermostat, asked: dict[str, Any]) -> list[tuple[str, Thermostat]]:
+def _alternatives(own: Thermostat, asked: dict[str, Any]) -> dict[str, Thermostat]:
     """The rows below the first. What is asked for must have a solution; a row of ours without one is left out."""
-    rows: list[tuple[str, Thermostat]] = []
-    if asked:
-        rows.append(("asked", own.at(**asked)))
-    offers: list[tuple[str, dict[str, Any]]] = [
-        ("batch x 2", {"batch_size": 2 * own.batch_size}),
-        ("batch / 2", {"batch_size": own.batch_size // 2}),
-    ]
-    if own.law.variance > 0.0:
-        offers.insert(0, ("fair control", {"law": "constant"}))
-    for label, request in offers:
-        try:
-            rows.append((label, own.at(**request)))
-        except ValueError:
-            continue
+    rows = {"asked": own.at(**asked)} if asked else {}
+    offers: dict[str, dict[str, Any]] = {"fair control": {"law": "constant"}} if own.law.variance > 0.0 else {}
+    offers |= {"batch x 2": {"batch_size": 2 * own.batch_size}, "batch / 2": {"batch_size": own.batch_size // 2}}
+    for label, request in offers.items():
+        with suppress(ValueError):
+            rows[label] = own.at(**request)
     return rows
 
 
-def _thermostat_report(rows: list[tuple[str, Thermostat]], regime: _Regime, diffusion: float) -> dict[str, Any]:
-    own = rows[0][1]
-
-    def describe(row: Thermostat) -> dict[str, Any]:
-        knobs = {name: getattr(row, name) for name in row.__dataclass_fields__}
-        limits = row.limits(diffusion)
-        return {**knobs, "law": str(row.law), "temperature": limits.fast, "limits": limits._asdict()}
-
-    return {
-        **describe(own),
-        "diffusion": diffusion,
-        "law_factor": own.law_factor,
-        "alternatives": [{"label": label, **describe(row)} for label, row in rows[1:]],
-        "small_rate_regime": {name: None if value == math.inf else value for name, value in asdict(regime).items()},
-    }
+def _describe(row: Thermostat, diffusion: float) -> dict[str, Any]:
+    knobs = {name: getattr(row, name) for name in row.__dataclass_fields__}
+    limits = row.limits(diffusion)
+    return {**knobs, "law": str(row.law), "temperature": limits.fast, "limits": limits._asdict()}

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from heatbath.cli.errors import resumable
 from heatbath.cli.progress import display, follow_training
-from heatbath.cli.screens import check_data_dir, folder_option
 from heatbath.engine.options import Options
 from heatbath.runs.collection import Records
 from heatbath.runs.configs import RunConfig
@@ -20,71 +17,49 @@ from heatbath.runs.store import Store
 from heatbath.system.folders import check_folder
 from heatbath.tasks.facts import AnyTask
 
-StoreOption = Annotated[Path, folder_option("--store", "The folder where results and checkpoints are kept.")]
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        "--device", metavar="NAME", help="auto (GPUs, if there are any), cpu, cuda (all GPUs), or cuda:1 (the second)."
-    ),
-]
-DataOption = Annotated[Path | None, folder_option("--data-dir", "Where to look for the data first.")]
-WorkersOption = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Processes at once on a CPU; by default as many as is fastest.")
-]
-StackOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Most runs trained as one program; by default what the memory holds."),
-]
-CheckpointOption = Annotated[
-    float, typer.Option(metavar="X", min=0.0, help="Least seconds between checkpoints; 0 writes one after each epoch.")
-]
-MixOption = Annotated[
-    bool, typer.Option("--mix-origins", help="Go on with runs that were begun with another torch or kind of device.")
-]
-TaskOption = Annotated[
-    str | None,
-    typer.Option(metavar="PACKAGE.MODULE:NAME", help="A heatbath.Task of yours, in the place of model and dataset."),
-]
-ExecutorOption = Annotated[
-    str,
-    typer.Option(
-        "--executor", metavar="NAME", help="Who trains: local, ray, dask, or ray:ADDRESS, dask:ADDRESS for a cluster."
-    ),
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+@dataclass(frozen=True)
+class Training:
+    """Where runs are kept, and who trains them on what."""
+
+    store: Path = Path("runs")
+    device: str = "auto"
+    data_dir: Path | None = None
+    workers: int | None = None
+    stack: int | None = None
+    executor: str = "local"
+    mix_origins: bool = False
+    quiet: bool = False
+
+    def options(self) -> Options:
+        """Return how to train, checked."""
+        check_data_dir(self.data_dir)
+        return Options(**{name: value for name, value in vars(self).items() if name not in ("store", "quiet")})
+
+    def complete(self, configs: Sequence[RunConfig]) -> Records:
+        """Train what has not ended in the store, show how far it is, and return the records in the configs' order."""
+        options = self.options()
+        if not (self.store / Store.FILE).exists():
+            check_folder(self.store, "--store")
+        with resumable(), display(quiet=self.quiet) as shown:
+            follow = follow_training(shown)
+            from heatbath.engine import run
+
+            return run.complete(configs, self.store, options, follow)
 
 
-def read_options(
-    device: str,
-    data_dir: Path | None,
-    workers: int | None,
-    stack: int | None = None,
-    checkpoint_seconds: float = 0.0,
-    executor: str = "local",
-    *,
-    mix_origins: bool = False,
-) -> Options:
-    """Return what was asked for as one object, checked."""
-    check_data_dir(data_dir)
-    return Options(
-        device=device,
-        data_dir=data_dir,
-        workers=workers,
-        stack=stack,
-        checkpoint_seconds=checkpoint_seconds,
-        executor=executor,
-        mix_origins=mix_origins,
-    )
+@dataclass(frozen=True)
+class SafeTraining(Training):
+    """Training whose checkpoints are written as often as is asked for."""
+
+    checkpoint_seconds: float = 0.0
 
 
-def complete(configs: Sequence[RunConfig], store: Path, options: Options, *, quiet: bool = False) -> Records:
-    """Train what has not ended in the store, show how far it is, and return the records in the order of the configs."""
-    from heatbath.engine import run
+def check_data_dir(data_dir: Path | None) -> None:
+    """Refuse a folder of data that is not there."""
+    from heatbath.data import downloads
 
-    if not (store / Store.FILE).exists():
-        check_folder(store, "--store")
-    with resumable(), display(quiet=quiet) as shown:
-        return run.complete(configs, store, options, follow_training(shown))
+    downloads.check_data_dir(data_dir, "--data-dir")
 
 
 def import_task(path: str) -> AnyTask:
