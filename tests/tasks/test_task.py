@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import heatbath as hb
@@ -38,6 +39,33 @@ class Pairs(Dataset):
 
 def pairs():
     return X, Y
+
+
+class Recomputed(nn.Module):
+    """Its dropout would have other masks on the way back."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.Dropout(0.3), nn.ReLU())
+
+    def forward(self, x):
+        return checkpoint(self.layers, x, use_reentrant=False)
+
+
+def three(outputs, targets):
+    return outputs[:3, 0]
+
+
+def nothing(outputs, targets):
+    return None
+
+
+def fails():
+    raise OSError("no disk\nat all")
+
+
+def tokens():
+    return nn.Sequential(nn.Embedding(4, 4), nn.Flatten())
 
 
 def task(**changes):
@@ -88,6 +116,8 @@ class Stream(IterableDataset):
         (Pairs(wrong=7), ValueError, r"train: sample 7 has the shapes \(3, 4, 8\) and \(\), the first one \(3, 8, 8\)"),
         (Stream(), TypeError, "train has no length"),
         ([1, 2, 3], TypeError, "got a list of 3"),
+        ({"inputs": X, "targets": Y}, TypeError, "got a dict with inputs, targets$"),
+        (Pairs(50), ValueError, "train: sample 40 fails: IndexError"),
         (3, TypeError, "train must be .* got 3"),
         ("nowhere.at.all:data", ValueError, "train 'nowhere.at.all:data': there is no module nowhere"),
         ("math:data", ValueError, "train 'math:data': math has no data"),
@@ -151,6 +181,33 @@ def test_data_that_does_not_fit_into_the_memory_is_refused(monkeypatch):
         ({"metrics": "mae"}, ValueError, "metric mae of task perceptron fails: ValueError: outputs have shape"),
         ({"augment": lambda inputs, generator: inputs[:3]}, ValueError, r"returns \(3, 3, 8, 8\) for inputs of shape"),
         ({"augment": lambda inputs: inputs}, ValueError, "augment of task perceptron fails: TypeError"),
+        ({"metrics": three}, ValueError, r"task perceptron: metric three returns a tensor of shape \(3,\): it must"),
+        ({"metrics": nothing}, ValueError, "task perceptron: metric nothing returns None: it must return one number"),
+        ({"model": lambda sizes: 1}, ValueError, "the model's function of task model fails: TypeError: .* missing 1"),
+        (
+            {"model": lambda: _with_bias(float("nan"))},
+            ValueError,
+            "the loss of task model is nan before the first step",
+        ),
+        ({"model": lambda: nn.LazyLinear(4)}, ValueError, "the model of task model has lazy layers"),
+        ({"model": Recomputed}, ValueError, "the gradient of task Recomputed fails: CheckpointError: "),
+        ({"train": (X, Y * 0 - 100)}, ValueError, "train labels of task perceptron are all -100"),
+        (
+            {"loss": "binary_cross_entropy", "train": (X, Y.float()), "test": (X[:8], Y[:8].float())},
+            ValueError,
+            "train targets of task perceptron go from 0 to 3: binary_cross_entropy takes 0 to 1",
+        ),
+        (
+            {"loss": functional.cross_entropy, "test": (X, torch.where(torch.arange(40) == 30, 9, Y))},
+            ValueError,
+            "the loss, on the test samples of the least and the greatest numbers, .*: Target 9 is out of bounds",
+        ),
+        (
+            {"model": tokens, "train": (Y[:, None], Y), "test": (torch.arange(40)[:, None], Y)},
+            ValueError,
+            "the model, on the test samples of the least and the greatest numbers, of task tokens fails: IndexError",
+        ),
+        ({"train": fails}, ValueError, "train: its function fails: OSError: no disk$"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
@@ -245,6 +302,31 @@ def test_every_part_is_in_the_digest():
     assert repr(known.facts) == f"TaskFacts({known.label}: 40 + 8 samples; loss, accuracy)"
 
 
+def test_data_that_changes_after_it_was_read_changes_no_run(tmp_path):
+    """In memory or on disk: a name never stands for other numbers than those that were trained on."""
+    given = X.clone()
+    one = task(train=(given, Y))
+    name, digest = hb.RunConfig(task=one, batch_size=8).run, one.train.digest
+    given += 1
+    assert one.train.digest == digest
+    np.save(tmp_path / "x.npy", X.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r+")
+    onto_disk = task(train=(mapped, Y))
+    assert hb.RunConfig(task=onto_disk, batch_size=8).run == name
+    mapped[:] = given.numpy()
+    assert onto_disk.train.digest == digest
+    for other in (task(train=(given, Y)), task(train=(mapped, Y))):
+        assert hb.RunConfig(task=other, batch_size=8).run != name
+        assert one.facts.changes(other.facts) == ["train"]
+
+
+def test_a_module_that_fails_is_told(tmp_path, monkeypatch):
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no\\nway')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match=r"model 'broken:make': the import of broken fails: RuntimeError: no$"):
+        task(model="broken:make")
+
+
 def test_what_has_no_digest_is_refused(tmp_path):
     file = open(tmp_path / "file", "w")  # noqa: SIM115
 
@@ -285,7 +367,8 @@ def test_without_cloudpickle_the_main_program_is_refused(monkeypatch):
         pickle.dumps(task(model=main.make))
     with pytest.raises(ValueError, match=r"task model cannot be sent to a worker process .*pip install cloudpickle"):
         pickle.dumps(task(model=lambda: perceptron()))
-    assert pickle.loads(pickle.dumps(task(name="by reference"))).name == "by reference"
+    by_reference = task(name="by reference", metrics=("top5_accuracy", "perplexity"))
+    assert pickle.loads(pickle.dumps(by_reference)).name == "by reference"
 
 
 def test_a_module_that_a_worker_cannot_import_is_told(tmp_path, monkeypatch):

@@ -44,19 +44,9 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
     images, weight, values = ctx.saved_tensors
     grad = torch.where(values <= 0, 0.0, grad)
-    into_images, into_weight, _ = torch.ops.aten.convolution_backward(
-        grad,
-        images,
-        weight,
-        None,
-        (1, 1),
-        (ctx.padding, ctx.padding),
-        (1, 1),
-        False,
-        (0, 0),
-        1,
-        (ctx.needs_input_grad[0], True, False),
-    )
+    form = (1, 1), (ctx.padding, ctx.padding), (1, 1), False, (0, 0), 1
+    needed = ctx.needs_input_grad[0], True, False
+    into_images, into_weight, _ = torch.ops.aten.convolution_backward(grad, images, weight, None, *form, needed)
     return into_images, into_weight, grad.sum((0, 2, 3)), None
 
 
@@ -92,15 +82,7 @@ class _PoolReLU(torch.autograd.Function):
 
 
 def convolve(images: Tensor, weight: Tensor, bias: Tensor, *, padding: int = 0, pool: bool = False) -> Tensor:
-    """Return ``relu(conv2d(images, weight, bias, padding=padding))``, after a pool of 2 x 2 if asked for.
-
-    Args:
-        images: of shape (N, channels, height, width).
-        weight: of shape (out, channels, 3, 3).
-        bias: of shape (out,).
-        padding: zeros on each side.
-        pool: whether to take the largest of each 2 x 2.
-    """
+    """Return ``relu(conv2d(images, weight, bias, padding=padding))``, of a kernel of 3 x 3, then a pool of 2 x 2."""
     if images.dtype == torch.bfloat16 and _fuses(images.device):
         return fused_layer(images, weight, bias, padding, pool)
     values = functional.conv2d(images, weight, bias, padding=padding).relu()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -41,22 +41,19 @@ class SeededDropout:
         self._originals: dict[str, Callable[..., Any]] = {}
 
     def __enter__(self) -> SeededDropout:
-        for name, replacement in (
-            ("dropout", self._dropout),
-            ("dropout1d", self._channels),
-            ("dropout2d", self._channels),
-            ("dropout3d", self._channels),
-            ("alpha_dropout", self._alpha),
-            ("feature_alpha_dropout", self._alpha_channels),
-            ("scaled_dot_product_attention", self._attention),
-        ):
+        replacements: dict[str, Callable[..., Tensor]] = {
+            "dropout": self._dropping(),
+            **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d"), self._dropping(channels=True)),
+            "alpha_dropout": self._dropping(alpha=True),
+            "feature_alpha_dropout": self._dropping(alpha=True, channels=True),
+            "scaled_dot_product_attention": self._attention,
+        }
+        for name, replacement in replacements.items():
             original = self._originals[name] = getattr(functional, name)
             setattr(functional, name, self._or_original(replacement, original))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for name, original in self._originals.items():
             setattr(functional, name, original)
 
@@ -76,34 +73,21 @@ class SeededDropout:
         kept: Tensor = random_bits(key, gamma, position) >= int(p * 2**52)
         return kept.view(shape)
 
-    def _scaled(self, values: Tensor, keep: Tensor, p: float) -> Tensor:
-        return torch.where(keep, values / (1.0 - p), 0.0) if p < 1.0 else torch.zeros_like(values)
+    def _dropping(self, alpha: bool = False, channels: bool = False) -> Callable[..., Tensor]:
+        """One of torch's functions: of single values or whole channels, which become zero or SELU's limit."""
 
-    def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
-        del inplace
-        if not training or p == 0.0:
-            return input
-        return self._scaled(input, self._keep(tuple(input.shape), p, input.device), p)
+        def drop(input: Tensor, p: float = 0.5, training: bool = not alpha, inplace: bool = False) -> Tensor:  # noqa: A002
+            del inplace
+            if not training or p == 0.0:
+                return input
+            shape = (*input.shape[:2], *(1,) * (input.ndim - 2)) if channels else tuple(input.shape)
+            keep = self._keep(shape, p, input.device)
+            if not alpha:
+                return _scaled(input, keep, p)
+            scale = 1.0 / math.sqrt((1.0 - p) * (1.0 + p * _ALPHA**2))  # with a shift, keeps mean 0 and variance 1
+            return scale * (torch.where(keep, input, _ALPHA) - p * _ALPHA)
 
-    def _channels(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
-        del inplace
-        if not training or p == 0.0:
-            return input
-        return self._scaled(input, self._keep(_channel_shape(input), p, input.device), p)
-
-    def _alpha(self, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:  # noqa: A002
-        del inplace
-        return self._alpha_masked(input, p, tuple(input.shape)) if training and p else input
-
-    def _alpha_channels(self, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:  # noqa: A002
-        del inplace
-        return self._alpha_masked(input, p, _channel_shape(input)) if training and p else input
-
-    def _alpha_masked(self, values: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
-        """Dropped values are SELU's limit; scale and shift keep mean 0 and variance 1."""
-        scale = 1.0 / math.sqrt((1.0 - p) * (1.0 + p * _ALPHA**2))
-        masked = torch.where(self._keep(shape, p, values.device), values, _ALPHA)
-        return scale * (masked - p * _ALPHA)
+        return drop
 
     def _attention(
         self,
@@ -133,17 +117,16 @@ class SeededDropout:
             scores = scores.masked_fill(~attn_mask, -math.inf) if boolean else scores + attn_mask
         weights = scores.softmax(-1)
         keep = self._keep(tuple(weights.shape), dropout_p, weights.device)
-        return self._scaled(weights, keep, dropout_p) @ value
+        return _scaled(weights, keep, dropout_p) @ value
 
 
 def dropout_orbits(seeds: list[int], calls: int) -> tuple[Tensor, Tensor]:
     """Return the starts and increments of the streams of some calls, each of shape (seeds, calls)."""
-    if calls == 0:
-        return torch.zeros(len(seeds), 0, dtype=torch.int64), torch.zeros(len(seeds), 0, dtype=torch.int64)
-    pairs = [orbits(seeds, Stream.DROPOUT.at(call)) for call in range(calls)]
-    starts, increments = (torch.stack([torch.from_numpy(pair[i]) for pair in pairs], 1) for i in range(2))
-    return starts, increments
+    found = torch.empty(2, len(seeds), calls, dtype=torch.int64)
+    for call in range(calls):
+        found[:, :, call] = torch.from_numpy(np.stack(orbits(seeds, Stream.DROPOUT.at(call))))
+    return found[0], found[1]
 
 
-def _channel_shape(values: Tensor) -> tuple[int, ...]:
-    return (*values.shape[:2], *(1,) * (values.ndim - 2))
+def _scaled(values: Tensor, keep: Tensor, p: float) -> Tensor:
+    return torch.where(keep, values / (1.0 - p), 0.0) if p < 1.0 else torch.zeros_like(values)

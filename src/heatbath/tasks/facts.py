@@ -34,15 +34,7 @@ class AnyTask(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TaskFacts(AnyTask):
-    """Facts on one task.
-
-    Attributes:
-        name: by which tables call it.
-        samples: to train on.
-        test_samples: to test on.
-        measured: the names of what is measured on each part of the data, the loss first.
-        parts: a digest of each of `PARTS`.
-    """
+    """Facts on one task: how many samples, the names of what is measured, the loss first, and digests of `PARTS`."""
 
     name: str
     samples: int
@@ -79,14 +71,9 @@ class TaskFacts(AnyTask):
 
     @classmethod
     def from_dict(cls, values: Any) -> TaskFacts:
-        """Return the facts of `to_dict`.
-
-        Raises:
-            ValueError: a field is missing, unknown or of another kind.
-        """
+        """Return the facts of `to_dict`; raise ValueError where a field is missing, unknown or of another kind."""
         known = {"name": str, "samples": int, "test_samples": int, "measured": list, "parts": dict}
-        if not isinstance(values, dict) or set(values) != set(known):
-            raise ValueError(f"not the facts of a task: {values!r:.100}")
-        if not all(type(values[name]) is kind for name, kind in known.items()) or set(values["parts"]) != set(PARTS):
+        fits = isinstance(values, dict) and {name: type(value) for name, value in values.items()} == known
+        if not fits or set(values["parts"]) != set(PARTS):
             raise ValueError(f"not the facts of a task: {values!r:.100}")
         return cls(**{**values, "measured": tuple(values["measured"])})

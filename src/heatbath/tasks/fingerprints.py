@@ -28,7 +28,6 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, PurePath, to
 _OF_A_CLASS = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__"}
 _OF_A_CLASS |= {"__static_attributes__", "__annotations__", "__annotate_func__", "__annotations_cache__"}
 _OF_A_CLASS |= {"__slotnames__", "_abc_impl"}  # which appear when a class is used
-_SIZE = 16  # hexadecimal digits
 
 
 class NoFingerprintError(TypeError):
@@ -38,13 +37,12 @@ class NoFingerprintError(TypeError):
 def fingerprint(value: Any) -> str:
     """Return 16 hexadecimal digits that a change of the value, or of the user's code behind it, changes.
 
-    Raises:
-        NoFingerprintError: it holds something without a content, such as an open file.
+    Raise NoFingerprintError where it holds something without a content, such as an open file.
     """
     digest = hashlib.sha256()
     for piece in _pieces(value, {}):
         digest.update(len(piece).to_bytes(8, "little") + piece)
-    return digest.hexdigest()[:_SIZE]
+    return digest.hexdigest()[:16]
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
@@ -62,25 +60,18 @@ def _pieces(value: Any, seen: dict[int, Any]) -> Iterator[bytes]:
     seen[id(value)] = value  # which keeps it alive, and so its id its own
     yield type(value).__name__.encode()
     for part in _parts(value):
-        if isinstance(part, _Bytes):
-            yield part.content
+        if isinstance(part, memoryview):  # content that is taken as it is
+            yield bytes(part)
         else:
             yield from _pieces(part, seen)
-
-
-class _Bytes:
-    """Content that is taken as it is."""
-
-    def __init__(self, content: Any) -> None:
-        self.content = bytes(content)
 
 
 def _parts(value: Any) -> Iterator[Any]:
     """What a value is made of."""
     if isinstance(value, torch.Tensor):
-        yield from (value.dtype, tuple(value.shape), _Bytes(tensor_bytes(value)))
+        yield from (value.dtype, tuple(value.shape), tensor_bytes(value))
     elif isinstance(value, np.ndarray) and value.dtype != object:
-        yield from (value.dtype, value.shape, _Bytes(np.ascontiguousarray(value).tobytes()))
+        yield from (value.dtype, value.shape, memoryview(np.ascontiguousarray(value).tobytes()))
     elif isinstance(value, dict | types.MappingProxyType):
         yield from value.items()
     elif isinstance(value, set | frozenset):
@@ -123,12 +114,12 @@ def _parts_of_object(value: Any) -> Iterator[Any]:
 
 
 def _parts_of_code(value: Any) -> Iterator[Any]:
-    name = value.__name__ if isinstance(value, types.ModuleType) else f"{value.__module__}.{value.__qualname__}"
-    module = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    is_module = isinstance(value, types.ModuleType)
+    module = value.__name__ if is_module else value.__module__
     made_here = isinstance(value, types.FunctionType) and module in (None, "builtins")  # by exec, without a module
     if not made_here and not _is_users(module):
-        yield name
-    elif isinstance(value, types.ModuleType):
+        yield module if is_module else f"{module}.{value.__qualname__}"
+    elif is_module:
         yield _without_comments(Path(str(value.__file__)).read_text())
         for one in vars(value).values():
             other = one.__name__ if isinstance(one, types.ModuleType) else getattr(one, "__module__", None)
@@ -176,14 +167,9 @@ def _source(function: types.FunctionType) -> str:
 def _without_comments(source: str) -> str:
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-        ):
-            body[:1] = [] if len(body) > 1 else [ast.Pass()]
+        match getattr(node, "body", None):
+            case [ast.Expr(value=ast.Constant()), *rest] as body:
+                body[:] = rest or [ast.Pass()]
     return ast.unparse(tree)
 
 
@@ -194,8 +180,5 @@ def _compiled(code: types.CodeType) -> Iterator[Any]:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    found = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= _names(constant)
-    return found
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*inner)

@@ -7,8 +7,9 @@ count nowhere, as in torch's cross entropy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,14 +22,8 @@ Function = Callable[[Tensor, Tensor], Any]
 
 
 def read_outputs(outputs: Any) -> Tensor:
-    """Return the tensor in what a model returns: itself, or its ``logits``.
-
-    Raises:
-        TypeError: there is none.
-    """
-    if isinstance(outputs, Tensor):
-        return outputs
-    found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    """Return the tensor in what a model returns: itself, or its ``logits``; raise TypeError where there is none."""
+    found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", outputs)
     if isinstance(found, Tensor):
         return found
     what = f"a {type(outputs).__name__}"
@@ -56,7 +51,7 @@ class Measure:
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean over a batch, to be minimised."""
         if self.values is not None:
-            return self.values(outputs, targets).sum() / counted(targets).clamp(min=1)
+            return self.values(outputs, targets).sum() / _counted(targets).clamp(min=1)
         assert self.function is not None
         found: Tensor = self.function(outputs, targets)
         return found
@@ -64,33 +59,36 @@ class Measure:
     def sums(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum over a batch, and over how many it is, as double precision."""
         if self.values is not None:
-            return self.values(outputs, targets).double().sum(), counted(targets).double()
+            return self.values(outputs, targets).double().sum(), _counted(targets).double()
         assert self.function is not None
         samples = torch.tensor(float(len(targets)), dtype=torch.float64, device=targets.device)
-        found = torch.as_tensor(self.function(outputs, targets), device=targets.device).double()
-        if found.ndim == 0:
-            return found * samples, samples
-        if found.shape == targets.shape[:1]:
-            return found.sum(), samples
-        shape, expected = tuple(found.shape), f"one number, or one for each of the {len(targets)} samples"
-        raise ValueError(f"metric {self.name} returns a tensor of shape {shape}: it must return {expected}")
+        returned = self.function(outputs, targets)
+        try:
+            found = torch.as_tensor(returned, device=targets.device).double()
+        except (TypeError, ValueError, RuntimeError):
+            what = f"{returned!r:.80}".partition("\n")[0]
+        else:
+            if found.ndim == 0:
+                return found * samples, samples
+            if found.shape == targets.shape[:1]:
+                return found.sum(), samples
+            what = f"a tensor of shape {tuple(found.shape)}"
+        expected = f"one number, or one for each of the {len(targets)} samples"
+        raise ValueError(f"metric {self.name} returns {what}: it must return {expected}")
 
 
-def counted(targets: Tensor) -> Tensor:
-    """Return how many targets count."""
+def _counted(targets: Tensor) -> Tensor:
+    """How many targets count."""
     if targets.is_floating_point():
         return torch.tensor(targets.numel(), device=targets.device)
     return (targets != IGNORED).sum()
 
 
 def class_scores(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return scores of shape (targets, classes) and targets of shape (targets,), for any shape of both.
+    """Return scores of shape (targets, classes) and targets of shape (targets,), or raise ValueError.
 
     Classes are the last dimension of the outputs, as in a language model, or else the second, as in torch's cross
     entropy.
-
-    Raises:
-        ValueError: the shapes do not fit.
     """
     if outputs.shape[:-1] == targets.shape:
         return outputs.flatten(0, -2), targets.flatten()
@@ -101,32 +99,9 @@ def class_scores(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def _same_shape(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    if outputs.ndim == targets.ndim + 1 and outputs.shape[-1] == 1:
-        outputs = outputs.squeeze(-1)
-    if outputs.shape != targets.shape:
-        raise ValueError(f"outputs have shape {tuple(outputs.shape)}, targets {tuple(targets.shape)}")
-    return outputs, targets.to(outputs.dtype)
-
-
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     scores, flat = class_scores(outputs, targets)
     return functional.cross_entropy(_at_least_single(scores), flat, reduction="none", ignore_index=IGNORED)
-
-
-def _binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    outputs, targets = _same_shape(_at_least_single(outputs), targets)
-    return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
-
-
-def _squares(outputs: Tensor, targets: Tensor) -> Tensor:
-    outputs, targets = _same_shape(_at_least_single(outputs), targets)
-    return (outputs - targets) ** 2
-
-
-def _distances(outputs: Tensor, targets: Tensor) -> Tensor:
-    outputs, targets = _same_shape(_at_least_single(outputs), targets)
-    return (outputs - targets).abs()
 
 
 def _hits(outputs: Tensor, targets: Tensor, among: int = 1) -> Tensor:
@@ -135,39 +110,46 @@ def _hits(outputs: Tensor, targets: Tensor, among: int = 1) -> Tensor:
     return (best == flat[:, None]).any(-1)
 
 
-def _sign_hits(outputs: Tensor, targets: Tensor) -> Tensor:
-    outputs, targets = _same_shape(outputs, targets)
-    return (outputs > 0) == (targets > 0.5)
+def _of_one_shape(function: Values, outputs: Tensor, targets: Tensor) -> Tensor:
+    """A function of numbers, of outputs and targets of equal shape; outputs may have one more dimension of size 1."""
+    outputs = _at_least_single(outputs)
+    if outputs.ndim == targets.ndim + 1 and outputs.shape[-1] == 1:
+        outputs = outputs.squeeze(-1)
+    if outputs.shape != targets.shape:
+        raise ValueError(f"outputs have shape {tuple(outputs.shape)}, targets {tuple(targets.shape)}")
+    return function(outputs, targets.to(outputs.dtype))
 
 
 def _at_least_single(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
+_SQUARES = partial(_of_one_shape, lambda outputs, targets: (outputs - targets) ** 2)
+_DISTANCES = partial(_of_one_shape, lambda outputs, targets: (outputs - targets).abs())
 LOSSES: dict[str, Values] = {
     "cross_entropy": _cross_entropy,
-    "binary_cross_entropy": _binary_cross_entropy,
-    "mse": _squares,
-    "mae": _distances,
+    "binary_cross_entropy": partial(
+        _of_one_shape, partial(functional.binary_cross_entropy_with_logits, reduction="none")
+    ),
+    "mse": _SQUARES,
+    "mae": _DISTANCES,
 }
-METRICS: dict[str, Measure] = {
-    "accuracy": Measure("accuracy", _hits),
-    "top5_accuracy": Measure("top5_accuracy", lambda outputs, targets: _hits(outputs, targets, 5)),
-    "binary_accuracy": Measure("binary_accuracy", _sign_hits),
-    "mse": Measure("mse", _squares),
-    "rmse": Measure("rmse", _squares, finish=math.sqrt),
-    "mae": Measure("mae", _distances),
-    "perplexity": Measure("perplexity", _cross_entropy, finish=lambda mean: math.exp(min(mean, 700.0))),
+METRICS = {
+    one.name: one
+    for one in (
+        Measure("accuracy", _hits),
+        Measure("top5_accuracy", partial(_hits, among=5)),
+        Measure("binary_accuracy", partial(_of_one_shape, lambda outputs, targets: (outputs > 0) == (targets > 0.5))),
+        Measure("mse", _SQUARES),
+        Measure("rmse", _SQUARES, finish=math.sqrt),
+        Measure("mae", _DISTANCES),
+        Measure("perplexity", _cross_entropy, finish=lambda mean: math.exp(min(mean, 700.0))),
+    )
 }
 
 
 def read_loss(loss: str | Function) -> Measure:
-    """Return a loss from its name or a function.
-
-    Raises:
-        ValueError: no loss has that name.
-        TypeError: it is neither a name nor a function.
-    """
+    """Return a loss from its name or a function; raise ValueError for another name, TypeError for anything else."""
     if isinstance(loss, str):
         if loss not in LOSSES:
             raise ValueError(f"unknown loss {loss!r}: choose one of {', '.join(LOSSES)}, or give a function")
@@ -178,20 +160,12 @@ def read_loss(loss: str | Function) -> Measure:
 
 
 def read_metrics(metrics: Any) -> tuple[Measure, ...]:
-    """Return metrics from their names or functions.
-
-    Raises:
-        ValueError: no metric has that name, or two have one.
-        TypeError: one is neither a name nor a function.
-    """
+    """Return metrics from their names or functions; raise as `read_loss` does, and where two have one name."""
     if isinstance(metrics, str) or callable(metrics):
         metrics = (metrics,)
-    try:
-        found = tuple(_read_metric(one) for one in metrics)
-    except TypeError as error:
-        if "iterable" not in str(error):
-            raise
-        raise TypeError(f"metrics must be names and functions, got {metrics!r:.100}") from None
+    if not isinstance(metrics, Iterable):
+        raise TypeError(f"metrics must be names and functions, got {metrics!r:.100}")
+    found = tuple(_read_metric(one) for one in metrics)
     names = ["loss", *(one.name for one in found)]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"two metrics are called {twice[0]!r}: name functions differently")

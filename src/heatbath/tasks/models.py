@@ -28,16 +28,9 @@ def build_model(
     The weights are drawn on the CPU, so they do not depend on the device, and no global random state is read or
     changed. With pretrained features the other layers are those that the same seed has without.
 
-    Args:
-        name: of one of `heatbath.tasks.registry.networks`.
-        seed: an integer with ``0 <= seed < 2**64``.
-        weights: for VGG16's convolutions: ``"imagenet"``, which is looked for and downloaded if need be; a verified
-            file of the ImageNet weights (``.npz`` or torchvision's ``.pth``); or any tensors under torchvision's names.
-        data_dir: where to look for ``"imagenet"`` first.
-        device: where the network is to be.
-
-    Raises:
-        ValueError: the name is unknown, the seed out of range or the weights are not for this network.
+    ``weights`` are for VGG16's convolutions: ``"imagenet"``, which is looked for, in ``data_dir`` first, and downloaded
+    if need be; a verified file of the ImageNet weights (``.npz`` or torchvision's ``.pth``); or any tensors under
+    torchvision's names. A name, seed or weights that do not fit raise ValueError.
     """
     network = find_network(name)
     features: dict[str, Tensor] = {}

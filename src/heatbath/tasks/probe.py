@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from heatbath.tasks.dropout import SeededDropout
 from heatbath.tasks.losses import IGNORED, LOSSES, class_scores, read_outputs
 from heatbath.tasks.registry import Cost
-from heatbath.tasks.samples import Samples
+from heatbath.tasks.samples import Samples, failure, kind
 from heatbath.tasks.task import Task, seeded
 
 _BATCH = 8
@@ -40,15 +42,6 @@ class Probe:
     batch_norm: bool
 
 
-class _Step(NamedTuple):
-    """What one step has shown: besides the fields of `Probe`, its seconds and the bytes held for its way back."""
-
-    dropout_calls: int
-    draws: bool
-    seconds: float
-    held: int
-
-
 def probe(task: Task) -> Probe:
     """Build the model and take a batch through it; once for each task, and not again in a worker.
 
@@ -61,56 +54,68 @@ def probe(task: Task) -> Probe:
     return found
 
 
-def _probe(task: Task) -> Probe:
-    _check_labels(task, task.train, "train")
-    _check_labels(task, task.test, "test")
-    model, same_start = _check_model(task)
-    batch = task.train.at(torch.arange(min(_BATCH, len(task.train))))
-    inputs = _augment(task, batch.inputs)
-    step = _check_step(task, model, inputs, batch.targets)
-    model.eval()
-    with torch.no_grad(), seeded(0):
-        # Without an error of the model's own: it has just computed this batch.
-        evaluated = read_outputs(model(batch.inputs))
-        _check_mean(task, model, batch)
-        for metric in task.metrics:
-            try:
-                total, count = metric.sums(evaluated, batch.targets)
-            except Exception as error:
-                raise ValueError(_failure(task, f"metric {metric.name}", error)) from error
-            if not (total / count).isfinite():
-                raise ValueError(f"metric {metric.name} of task {task.name} is {float(total / count)} at the start")
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    cost = Cost(
-        cpu_seconds=1.5 * step.seconds / len(batch),
-        process_bytes=None if weights > _LARGE else _PROCESS + 20 * weights + 32 * step.held,
-        weights=weights,
-        activation_bytes=step.held // len(batch),
-        most=1024,
-        compiled_steps=2_000,
-    )
-    batch_norm = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
-    return Probe(cost, step.dropout_calls, step.draws, same_start, batch_norm)
-
-
 def check_batches(task: Task, samples: int, batch_size: int) -> None:
-    """Refuse a last batch of a single sample where BatchNorm would normalise it.
-
-    Raises:
-        ValueError: there would be one.
-    """
+    """Refuse, by ValueError, a last batch of a single sample where BatchNorm would normalise it."""
     if probe(task).batch_norm and samples % batch_size == 1:
         reason = f"the last of {samples:,} samples would be alone in its batch, which BatchNorm cannot normalise"
         raise ValueError(f"batch_size {batch_size}: {reason}; choose another, or hold one out with validation=1")
 
 
-def _check_model(task: Task) -> tuple[nn.Module, bool]:
+def _probe(task: Task) -> Probe:
+    for name, part in (("train", task.train), ("test", task.test)):
+        _check_targets(task, part.targets, name)
+    model, same_start = _check_model(task)
+    batch = task.train.at(torch.arange(min(_BATCH, len(task.train))))
+    found = _check_step(task, model, _augment(task, batch.inputs), batch.targets, same_start)
+    model.eval()
+    with torch.no_grad(), seeded(0):
+        outputs = read_outputs(model(batch.inputs))  # without an error: it has just computed this batch
+        _check_mean(task, outputs, batch.targets)
+        for metric in task.metrics:
+            total, count = _try(task, f"metric {metric.name}", metric.sums, outputs, batch.targets)
+            if not (total / count).isfinite():
+                raise ValueError(f"metric {metric.name} of task {task.name} is {float(total / count)} at the start")
+        for name, part in (("train", task.train), ("test", task.test)):
+            _check_extremes(task, model, part, name)
+    return found
+
+
+def _try(task: Task, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a part of the user's code returns; one line where it raises."""
     try:
-        model, again, other = task.build(0), task.build(0), task.build(1)
-    except TypeError:
-        raise
+        return function(*arguments)
     except Exception as error:
-        raise ValueError(_failure(task, "the model's function", error)) from error
+        own = isinstance(error, ValueError) and str(error).startswith(what)  # it says already what is wrong
+        raise ValueError(
+            f"task {task.name}: {error}" if own else failure(f"{what} of task {task.name}", error)
+        ) from error
+
+
+def _check_targets(task: Task, targets: Tensor, name: str) -> None:
+    """Refuse targets that the named loss would not take, or take and mislead."""
+    of = f"of task {task.name}"
+    if task.loss.values is LOSSES["binary_cross_entropy"] and not ((targets >= 0) & (targets <= 1)).all():
+        raise ValueError(
+            f"{name} targets {of} go from {targets.min():g} to {targets.max():g}: binary_cross_entropy takes 0 to 1"
+        )
+    if task.loss.values is not LOSSES["cross_entropy"]:
+        return
+    if targets.is_floating_point():
+        raise ValueError(f"{name} targets {of} are fractions: cross_entropy takes integer labels")
+    counted = targets[targets != IGNORED]
+    if not len(counted):
+        raise ValueError(f"{name} labels {of} are all {IGNORED}, which counts nowhere")
+    if counted.min() < 0:
+        raise ValueError(f"{name} labels {of} go down to {counted.min()}: they start from 0")
+
+
+def _check_model(task: Task) -> tuple[nn.Module, bool]:
+    """The model of seed 0, and whether that of another seed is the same."""
+    model, again, other = task.build(0), task.build(0), task.build(1)
+    if any(nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
+        raise ValueError(
+            f"the model of task {task.name} has lazy layers, whose weights have no shape yet: give their sizes"
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"the model of task {task.name} has no parameters to train")
     if not _equal(model, again):
@@ -122,27 +127,27 @@ def _check_model(task: Task) -> tuple[nn.Module, bool]:
 
 
 def _equal(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two models have the same state, in which NaN equals NaN."""
     ours, theirs = one.state_dict(), other.state_dict()
     return ours.keys() == theirs.keys() and all(
-        torch.equal(value, theirs[name]) for name, value in ours.items() if isinstance(value, Tensor)
+        torch.equal(value, theirs[name]) or torch.allclose(value, theirs[name], 0.0, 0.0, equal_nan=True)
+        for name, value in ours.items()
+        if isinstance(value, Tensor)
     )
 
 
 def _augment(task: Task, inputs: Tensor) -> Tensor:
     if task.augment is None:
         return inputs
-    try:
-        found = task.augment(inputs.clone(), torch.Generator().manual_seed(0))
-    except Exception as error:
-        raise ValueError(_failure(task, "augment", error)) from error
+    found = _try(task, "augment", task.augment, inputs.clone(), torch.Generator().manual_seed(0))
     if not isinstance(found, Tensor) or len(found) != len(inputs):
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(f"augment of task {task.name} returns {shape} for inputs of shape {tuple(inputs.shape)}")
     return found
 
 
-def _check_step(task: Task, model: nn.Module, inputs: Tensor, targets: Tensor) -> _Step:
-    """Take a batch to the gradients."""
+def _check_step(task: Task, model: nn.Module, inputs: Tensor, targets: Tensor, same_start: bool) -> Probe:
+    """Take a batch to the gradients, and see what that costs."""
     held: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -151,21 +156,15 @@ def _check_step(task: Task, model: nn.Module, inputs: Tensor, targets: Tensor) -
 
     model.train()
     dropout = SeededDropout(lambda _call: (1, 1), 0)
-    shape = f"inputs of shape {tuple(inputs.shape)}, {str(inputs.dtype).removeprefix('torch.')}"
+    shape = f"inputs of shape {tuple(inputs.shape)}, {kind(inputs)}"
     start = time.perf_counter()
-    try:
-        with seeded(0), dropout, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            before = torch.get_rng_state()
-            returned = model(inputs)
-            draws = not torch.equal(before, torch.get_rng_state())
-    except Exception as error:
-        raise ValueError(_failure(task, f"the model, on {shape},", error)) from error
+    with seeded(0), dropout, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        before = torch.get_rng_state()
+        returned = _try(task, f"the model, on {shape},", model, inputs)
+        draws = not torch.equal(before, torch.get_rng_state())
     outputs = read_outputs(returned)
     _check_classes(task, outputs, targets)
-    try:
-        loss: Any = task.loss.mean(outputs, targets)
-    except Exception as error:
-        raise ValueError(_failure(task, "the loss", error)) from error
+    loss = _try(task, "the loss", task.loss.mean, outputs, targets)
     if not isinstance(loss, Tensor) or loss.ndim != 0:
         what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r:.80}"
         raise ValueError(f"the loss of task {task.name} returns {what}: it must return the mean over the batch")
@@ -173,21 +172,32 @@ def _check_step(task: Task, model: nn.Module, inputs: Tensor, targets: Tensor) -
         raise ValueError(f"the loss of task {task.name} is {loss.item()} before the first step")
     if not loss.requires_grad:
         raise ValueError(f"the loss of task {task.name} does not depend on the model's parameters")
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    torch.autograd.grad(loss, trained, allow_unused=True)
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    sizes = sum(size for place, size in held.items() if place not in own)
-    return _Step(dropout.calls, draws, time.perf_counter() - start, sizes)
+    parameters = list(model.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    _try(task, "the gradient", partial(torch.autograd.grad, allow_unused=True), loss, trained)
+    seconds = time.perf_counter() - start
+    own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    kept = sum(size for place, size in held.items() if place not in own)
+    weights = sum(parameter.numel() for parameter in parameters)
+    cost = Cost(
+        cpu_seconds=1.5 * seconds / len(targets),
+        process_bytes=None if weights > _LARGE else _PROCESS + 20 * weights + 32 * kept,
+        weights=weights,
+        activation_bytes=kept // len(targets),
+        most=1024,
+        compiled_steps=2_000,
+    )
+    batch_norm = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
+    return Probe(cost, dropout.calls, draws, same_start, batch_norm)
 
 
-def _check_mean(task: Task, model: nn.Module, batch: Samples) -> None:
+def _check_mean(task: Task, outputs: Tensor, targets: Tensor) -> None:
     """Refuse a function that sums over the batch: its gradient would grow with the batch size."""
-    half = len(batch) // 2
+    half = len(targets) // 2
     if task.loss.values is not None or half == 0:
         return
-    outputs = read_outputs(model(batch.inputs[: 2 * half]))
     whole, *parts = (
-        float(task.loss.mean(outputs[a:b], batch.targets[a:b])) for a, b in ((0, 2 * half), (0, half), (half, 2 * half))
+        float(task.loss.mean(outputs[a:b], targets[a:b])) for a, b in ((0, 2 * half), (0, half), (half, 2 * half))
     )
     if abs(whole - sum(parts) / 2) > _FROM_MEAN * abs(whole):
         words = f"{whole:.6g} over {2 * half} samples, {parts[0]:.6g} and {parts[1]:.6g} over the halves of them"
@@ -196,30 +206,28 @@ def _check_mean(task: Task, model: nn.Module, batch: Samples) -> None:
         )
 
 
-def _check_labels(task: Task, part: Samples, name: str) -> None:
-    integers = not part.targets.is_floating_point()
-    if task.loss.values is LOSSES["cross_entropy"] and not integers:
-        raise ValueError(f"{name} targets of task {task.name} are fractions: cross_entropy takes integer labels")
-    if task.loss.values is LOSSES["cross_entropy"] and ((part.targets < 0) & (part.targets != IGNORED)).any():
-        raise ValueError(f"{name} labels of task {task.name} go down to {part.targets.min()}: they start from 0")
-
-
 def _check_classes(task: Task, outputs: Tensor, targets: Tensor) -> None:
     """Refuse labels that a model has no output for, which on a GPU would end the process."""
     if task.loss.values is not LOSSES["cross_entropy"]:
         return
-    try:
-        classes = class_scores(outputs, targets)[0].shape[-1]
-    except ValueError as error:
-        raise ValueError(f"task {task.name}: {error}") from None
+    classes = _try(task, "outputs", class_scores, outputs, targets)[0].shape[-1]
     for name, part in (("train", task.train), ("test", task.test)):
-        if part.targets.max() >= classes:
-            most = int(part.targets.max())
+        if (most := int(part.targets.max())) >= classes:
             raise ValueError(
                 f"{name} labels of task {task.name} go up to {most}: its model has {classes} classes, from 0"
             )
 
 
-def _failure(task: Task, what: str, error: Exception) -> str:
-    words = str(error).strip().partition("\n")[0]
-    return f"{what} of task {task.name} fails: {type(error).__name__}: {words:.300}"
+def _check_extremes(task: Task, model: nn.Module, part: Samples, name: str) -> None:
+    """Try the least and the greatest integers: a token or label too large would end a process on a GPU."""
+    rows = {
+        int(place) // max(1, tensor[0].numel())
+        for tensor in (part.inputs, part.targets)
+        if not tensor.is_floating_point()
+        for place in (tensor.argmin(), tensor.argmax())
+    }
+    if rows:
+        few = part.at(torch.tensor(sorted({*rows, *range(min(_BATCH, len(part)))})))
+        what = f"on the {name} samples of the least and the greatest numbers"
+        outputs = read_outputs(_try(task, f"the model, {what},", model, few.inputs))
+        _try(task, f"the loss, {what},", task.loss.mean, outputs, few.targets)

@@ -56,19 +56,15 @@ class Network:
     """One network: facts, and functions that import torch when they are called.
 
     Attributes:
-        name: by which configs and commands know it.
-        title: in words.
-        input_shape: of an image.
+        title: the name in words.
         dataset: the one that is taken unless another is asked for.
         margins: of "equal" in accuracy, by data set.
         precision: of its products on a GPU, where none is asked for.
-        cost: in time and memory.
         layers: returns it as torch builds it.
         rows: returns how it is computed with a replica in each row of its parameters.
         initialize: draws its initial weights; None starts each layer as PyTorch does.
-        pretrained: returns tensors to start from in the place of some initial weights, given what ``weights`` of
-            `heatbath.tasks.models.build_model` names, a folder of data, and what to call during a download; None where
-            there are none.
+        pretrained: returns tensors to start from, given ``weights`` and ``data_dir`` of `build_model`, and what to call
+            during a download.
     """
 
     name: str
@@ -103,11 +99,7 @@ def networks() -> dict[str, Network]:
 
 
 def find_network(name: str) -> Network:
-    """Return the network of this name.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the network of this name, or raise ValueError."""
     if name not in networks():
         raise ValueError(f"unknown model {name!r}: choose one of {', '.join(networks())}")
     return networks()[name]

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,12 @@ from heatbath.system.machine import available_memory
 from heatbath.tasks.fingerprints import tensor_bytes
 
 FORMS = "(inputs, targets) as tensors or arrays, a torch Dataset, or a function that returns them"
+_PARTS = ("inputs", "targets")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Samples:
-    """One part of a task's data.
-
-    Attributes:
-        inputs: of shape (samples, ...): single precision, int64, or bytes as they are.
-        targets: of shape (samples, ...): single precision or int64.
-    """
+    """One part of a task's data: inputs of single precision, int64 or bytes, and targets of the first two kinds."""
 
     inputs: Tensor
     targets: Tensor
@@ -35,8 +32,7 @@ class Samples:
         return len(self.targets)
 
     def __repr__(self) -> str:
-        words = (f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in (self.inputs, self.targets))
-        return f"Samples({' to '.join(words)})"
+        return f"Samples({' to '.join(f'{tuple(one.shape)} {kind(one)}' for one in (self.inputs, self.targets))})"
 
     @property
     def nbytes(self) -> int:
@@ -61,62 +57,70 @@ class Samples:
         return Samples(self.inputs.index_select(0, rows), self.targets.index_select(0, rows))
 
 
-def resolve(path: str, name: str) -> Any:
-    """Return what ``package.module:attribute`` names.
+def kind(tensor: Tensor) -> str:
+    """Return the name of a tensor's type, such as float32."""
+    return str(tensor.dtype).removeprefix("torch.")
 
-    Raises:
-        ValueError: it is not of that form, or there is no such module or attribute.
-    """
-    module, colon, attribute = path.partition(":")
-    if not colon or not module or not attribute:
+
+def failure(what: str, error: Exception) -> str:
+    """Return in one line that a part of the user's code has raised."""
+    return f"{what} fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.300}"
+
+
+def resolve(path: str, name: str) -> Any:
+    """Return what ``package.module:attribute`` names; raise ValueError where there is no such thing."""
+    module, _, attribute = path.partition(":")
+    if not module or not attribute:
         raise ValueError(f"{name} {path!r}: name it as package.module:attribute")
     try:
-        found: Any = import_module(module)
+        found = import_module(module)
     except ModuleNotFoundError as error:
         raise ValueError(f"{name} {path!r}: there is no module {error.name}") from None
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"{name} {path!r}: {module} has no {attribute}")
-        found = getattr(found, part)
-    return found
+    except Exception as error:
+        raise ValueError(f"{name} {path!r}: {failure(f'the import of {module}', error)}") from error
+    try:
+        return attrgetter(attribute)(found)
+    except AttributeError:
+        raise ValueError(f"{name} {path!r}: {module} has no {attribute}") from None
 
 
 def gather(given: Any, name: str) -> Samples:
-    """Return the samples that ``given`` stands for: one of `FORMS`.
+    """Return a copy of the samples that ``given`` stands for, one of `FORMS`: what changes later changes no run.
 
     Raises:
         TypeError: it is none of these.
-        ValueError: inputs and targets do not fit, are empty or not finite.
+        ValueError: inputs and targets do not fit, are empty or not finite, or the user's code raises.
         MemoryError: they are too large for the memory of this machine.
     """
     if isinstance(given, str):
         given = resolve(given, name)
     if callable(given) and not isinstance(given, torch_data.Dataset):
-        given = given()
+        try:
+            given = given()
+        except Exception as error:
+            raise ValueError(failure(f"{name}: its function", error)) from error
+    copy = True
     if isinstance(given, torch_data.TensorDataset):
         given = given.tensors
-    elif isinstance(given, torch_data.Dataset) or (hasattr(given, "__getitem__") and _holds_pairs(given)):
-        given = _materialize(given, name)
+    elif isinstance(given, torch_data.Dataset) or _is_like_a_dataset(given):
+        given, copy = _materialize(given, name), False
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise TypeError(f"{name} must be {FORMS}, got {_describe(given)}")
-    inputs, targets = (
-        _as_tensor(part, f"{name} {what}") for part, what in zip(given, ("inputs", "targets"), strict=True)
-    )
+    inputs, targets = (_as_tensor(part, f"{name} {what}", copy=copy) for part, what in zip(given, _PARTS, strict=True))
     if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) == 0:
         raise ValueError(f"{name} has no samples")
     if len(inputs) != len(targets):
         raise ValueError(f"{name} has {len(inputs):,} inputs and {len(targets):,} targets")
-    if targets.dtype == torch.uint8:
-        targets = targets.long()
-    return Samples(inputs, targets)
+    return Samples(inputs, targets.long() if targets.dtype == torch.uint8 else targets)
 
 
-def _holds_pairs(given: Any) -> bool:
-    """Whether it is a data set by its behaviour, not two tensors: it has samples, each an input and a target."""
-    return not isinstance(given, tuple | list | Tensor | np.ndarray | dict) and hasattr(given, "__len__")
+def _is_like_a_dataset(given: Any) -> bool:
+    """Whether it has samples, each an input and a target, and is not two tensors."""
+    indexed = hasattr(given, "__getitem__") and hasattr(given, "__len__")
+    return indexed and not isinstance(given, tuple | list | Tensor | np.ndarray | dict)
 
 
-def _materialize(dataset: Any, name: str) -> tuple[Any, Any]:
+def _materialize(dataset: Any, name: str) -> tuple[Tensor, Tensor]:
     """Read every sample of a data set, once."""
     try:
         count = len(dataset)
@@ -124,24 +128,25 @@ def _materialize(dataset: Any, name: str) -> tuple[Any, Any]:
         raise TypeError(f"{name} has no length: a data set is held in memory, so that it must have one") from None
     if count == 0:
         raise ValueError(f"{name} has no samples")
-    inputs: Tensor | None = None
-    targets: Tensor | None = None
+    whole: list[Tensor] = []
     for index in range(count):
-        pair = dataset[index]
+        try:
+            pair = dataset[index]
+        except Exception as error:
+            raise ValueError(failure(f"{name}: sample {index}", error)) from error
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(f"{name}: sample {index} is {_describe(pair)}, expected an input and a target")
-        x, y = (_as_tensor(part, f"{name}: sample {index}", check=False) for part in pair)
-        if inputs is None or targets is None:
-            _check_memory(count, x.nbytes + y.nbytes, name)
-            inputs, targets = (torch.empty((count, *one.shape), dtype=one.dtype) for one in (x, y))
-        if x.shape != inputs.shape[1:] or y.shape != targets.shape[1:]:
-            shapes = (
-                f"{tuple(x.shape)} and {tuple(y.shape)}",
-                f"{tuple(inputs.shape[1:])} and {tuple(targets.shape[1:])}",
-            )
-            raise ValueError(f"{name}: sample {index} has the shapes {shapes[0]}, the first one {shapes[1]}")
-        inputs[index], targets[index] = x, y
-    return inputs, targets
+        parts = [_as_tensor(part, f"{name}: sample {index}", whole=False, copy=False) for part in pair]
+        if not whole:
+            _check_memory(count, sum(part.nbytes for part in parts), name)
+            whole = [torch.empty((count, *part.shape), dtype=part.dtype) for part in parts]
+        shapes, first = ([tuple(one.shape) for one in parts], [tuple(one.shape[1:]) for one in whole])
+        if shapes != first:
+            words = " and ".join(map(str, shapes)), " and ".join(map(str, first))
+            raise ValueError(f"{name}: sample {index} has the shapes {words[0]}, the first one {words[1]}")
+        for one, part in zip(whole, parts, strict=True):
+            one[index] = part
+    return whole[0], whole[1]
 
 
 def _check_memory(count: int, size: int, name: str) -> None:
@@ -151,25 +156,26 @@ def _check_memory(count: int, size: int, name: str) -> None:
         raise MemoryError(f"{name}: {whole}, and {free / 1e9:.1f} GB are free: heatbath holds data in memory")
 
 
-def _as_tensor(given: Any, what: str, check: bool = True) -> Tensor:
+def _as_tensor(given: Any, what: str, whole: bool = True, copy: bool = True) -> Tensor:
     try:
-        array = given.detach().cpu() if isinstance(given, Tensor) else torch.as_tensor(np.array(given))
+        found = given.detach().to("cpu", copy=copy) if isinstance(given, Tensor) else torch.as_tensor(np.array(given))
     except (TypeError, ValueError):
         raise TypeError(f"{what} must be numbers, got {_describe(given)}") from None
-    if array.is_complex():
-        raise TypeError(f"{what} must be real numbers, got {array.dtype}")
-    if array.is_floating_point():
-        array = array.float()
-        if check and not array.isfinite().all():
-            raise ValueError(f"{what} are not all finite numbers")
-    elif array.dtype != torch.uint8:
-        array = array.long()
-    return array
+    if found.is_complex():
+        raise TypeError(f"{what} must be real numbers, got {found.dtype}")
+    if not found.is_floating_point():
+        return found if found.dtype == torch.uint8 else found.long()
+    found = found.float()
+    if whole and not found.isfinite().all():
+        raise ValueError(f"{what} are not all finite numbers")
+    return found
 
 
 def _describe(given: Any) -> str:
     if isinstance(given, Tensor | np.ndarray):
         return f"a {type(given).__name__} of shape {tuple(given.shape)}"
+    if isinstance(given, dict):
+        return f"a dict with {', '.join(map(str, given))}"
     if isinstance(given, Sequence) and not isinstance(given, str):
         return f"a {type(given).__name__} of {len(given)}"
-    return f"{given!r:.80}"
+    return f"{given!r:.80}".partition("\n")[0]

@@ -18,19 +18,12 @@ from heatbath.draws import random_bits
 
 
 class Dropout(NamedTuple):
-    """What decides the masks of one step.
+    """What decides the masks of one step."""
 
-    Attributes:
-        key: of the replicas' streams, see `heatbath.draws.orbits`; shape (replicas, 1).
-        gamma: likewise.
-        step: how many steps the replicas have taken, of shape (1,).
-        batch_size: of a full batch: the last one of an epoch may be smaller, or padded.
-    """
-
-    key: Tensor
-    gamma: Tensor
-    step: Tensor
-    batch_size: int
+    key: Tensor  # of the replicas' streams, see `heatbath.draws.orbits`; shape (replicas, 1)
+    gamma: Tensor  # likewise
+    step: Tensor  # how many steps the replicas have taken, of shape (1,)
+    batch_size: int  # of a full batch: the last one of an epoch may be smaller, or padded
 
 
 Logits = Callable[[Sequence[Tensor], Tensor, Dropout | None], Tensor]

@@ -17,7 +17,7 @@ from heatbath.tasks.facts import AnyTask, TaskFacts
 from heatbath.tasks.fingerprints import NoFingerprintError, fingerprint
 from heatbath.tasks.losses import Function, read_loss, read_metrics
 from heatbath.tasks.models import weights_generator
-from heatbath.tasks.samples import Samples, gather, resolve
+from heatbath.tasks.samples import Samples, failure, gather, kind, resolve
 from heatbath.tasks.transport import Packed, pack
 
 
@@ -64,9 +64,9 @@ class Task(AnyTask):
     ) -> None:
         self._model: Callable[[], nn.Module] = resolve(model, "model") if isinstance(model, str) else model
         if isinstance(self._model, nn.Module):
+            reason = "each seed starts from weights of its own"
             raise TypeError(
-                f"model must be a function that returns a new network, got a {type(model).__name__}: "
-                "each seed starts from weights of its own"
+                f"model must be a function that returns a new network, got a {type(model).__name__}: {reason}"
             )
         if not callable(self._model):
             raise TypeError(f"model must be a function or 'package.module:function', got {model!r:.100}")
@@ -77,9 +77,6 @@ class Task(AnyTask):
         self.loss, self.metrics, self.augment = read_loss(loss), read_metrics(metrics), augment
         self.probed: Any = None  # what `heatbath.tasks.probe.probe` has found
         self.name = _check_name(name if name is not None else _name_of(self._model))
-
-    def __str__(self) -> str:
-        return repr(self)
 
     def __repr__(self) -> str:
         data = "data not read yet"
@@ -101,10 +98,11 @@ class Task(AnyTask):
             return self._packed.load(self.name)[1]
         found = gather(self._given["test"], "test")
         for what in ("inputs", "targets"):
-            ours, theirs = getattr(found, what), getattr(self.train, what)
-            if (ours.dtype, ours.shape[1:]) != (theirs.dtype, theirs.shape[1:]):
-                shapes = [f"{tuple(one.shape[1:])} {str(one.dtype).removeprefix('torch.')}" for one in (ours, theirs)]
-                raise ValueError(f"{what} of a sample are {shapes[0]} in test and {shapes[1]} in train")
+            ours, theirs = (
+                f"{tuple(one.shape[1:])} {kind(one)}" for one in (getattr(found, what), getattr(self.train, what))
+            )
+            if ours != theirs:
+                raise ValueError(f"{what} of a sample are {ours} in test and {theirs} in train")
         return found
 
     @property
@@ -114,11 +112,7 @@ class Task(AnyTask):
 
     @cached_property
     def facts(self) -> TaskFacts:
-        """What is known of it without its code and data, digests among it.
-
-        Raises:
-            ValueError: a part has no digest, or the data is not what a task takes.
-        """
+        """What is known of it without its code and data; ValueError where a part has no digest."""
         code = {"model": self._model, "augment": self.augment, **self._words}
         parts = {part: self._digest(part, value) for part, value in code.items()}
         parts |= {"train": self.train.digest, "test": self.test.digest}
@@ -126,34 +120,31 @@ class Task(AnyTask):
 
     def build(self, seed: int) -> nn.Module:
         """Return the model with the initial weights of a seed, on the CPU; no global random state is changed."""
-        with seeded(seed), torch.device("cpu"):
-            model = self._model()
+        try:
+            with seeded(seed), torch.device("cpu"):
+                model = self._model()
+                model = model.to("cpu") if isinstance(model, nn.Module) else model
+        except Exception as error:
+            raise ValueError(failure(f"the model's function of task {self.name}", error)) from error
         if not isinstance(model, nn.Module):
             raise TypeError(f"the model's function must return an nn.Module, got {model!r:.100}")
-        return model.to("cpu")
+        return model
 
     def __reduce__(self) -> tuple[Any, ...]:
-        code = (self._model, self.loss, self.metrics, self.augment)
-        packed = self._packed or pack(self, code, (self.train, self.test))
+        packed = self._packed or pack(self, (self._model, self._words, self.augment), (self.train, self.test))
         return _revive, (self.name, self.facts, self.probed, packed)
 
     def _digest(self, part: str, value: Any) -> str:
         try:
             return fingerprint(value)
         except NoFingerprintError as error:
-            reason = f"the {part} of task {self.name} refers to {error}"
+            reason = f"the {part} of task {self.name} refers to {error}, whose content has no digest, so that runs"
             remedy = "make it inside the function, or put it into a module and name it there"
-            raise ValueError(
-                f"{reason}, whose content has no digest, so that runs would have no name: {remedy}"
-            ) from None
+            raise ValueError(f"{reason} would have no name: {remedy}") from None
 
 
 def live_task(task: AnyTask | None) -> Task:
-    """Return a task that can be trained.
-
-    Raises:
-        ValueError: only the facts on it are known, as of a run that comes from a store.
-    """
+    """Return a task that can be trained; raise ValueError where only facts are known, as of a run from a store."""
     if isinstance(task, Task):
         return task
     name = "" if task is None else f" {task.facts.name}"
@@ -182,10 +173,10 @@ _REVIVED: dict[str, Task] = {}
 def _revive(name: str, facts: TaskFacts, probed: Any, packed: Packed) -> Task:
     """Return a task in a worker: one object for all that are equal, with the facts that the sender found."""
     if facts.digest not in _REVIVED:
-        task = Task.__new__(Task)
-        task._model, task.loss, task.metrics, task.augment = packed.unpack(name)
-        task.__dict__ |= {"name": name, "facts": facts, "probed": probed, "_packed": packed}
-        for part, code in (("model", task._model), ("augment", task.augment)):
+        model, words, augment = packed.unpack(name)
+        task = Task(model, None, None, name=name, augment=augment, **words)
+        task.__dict__ |= {"facts": facts, "probed": probed, "_packed": packed}
+        for part, code in (("model", model), ("augment", augment)):
             if _is_imported(code) and fingerprint(code) != facts.parts[part]:
                 reason = "its code, or a value that it uses, has been changed since it was imported here"
                 remedy = "change it in the module and start again, or train with workers=1"

@@ -19,6 +19,8 @@ from heatbath.data.formats import DataError
 from heatbath.tasks.samples import Samples
 
 _FILES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_HERE = "train in this process with workers=1"
+_BY_VALUE = f"pip install cloudpickle, put it into a module, or {_HERE}"
 
 
 @dataclass(frozen=True)
@@ -31,24 +33,16 @@ class Packed:
     path: tuple[str, ...]
 
     def unpack(self, name: str) -> Any:
-        """Return the code.
-
-        Raises:
-            ValueError: a module of the code cannot be imported here.
-        """
+        """Return the code; raise ValueError where a module of it cannot be imported here."""
         sys.path.extend(folder for folder in self.path if folder not in sys.path)  # last, so that it shadows nothing
         try:
             return pickle.loads(self.code)
         except (ImportError, AttributeError) as error:
-            remedy = "put it on PYTHONPATH, or train in this process with workers=1"
-            raise ValueError(f"the code of task {name} cannot be imported in a worker ({error}): {remedy}") from None
+            reason = f"the code of task {name} cannot be imported in a worker ({error})"
+            raise ValueError(f"{reason}: put it on PYTHONPATH, or {_HERE}") from None
 
     def load(self, name: str) -> tuple[Samples, Samples]:
-        """Return the data to train and to test on.
-
-        Raises:
-            DataError: this is another machine.
-        """
+        """Return the data to train and to test on; raise DataError on another machine."""
         if self.machine != _machine():
             raise DataError(f"the data of task {name} is on another machine")
         tensors = torch.load(self.data, mmap=True, weights_only=True)
@@ -56,12 +50,9 @@ class Packed:
 
 
 def pack(owner: Any, code: Any, data: tuple[Samples, Samples]) -> Packed:
-    """Return code, and data for the workers of this machine.
+    """Return code, and data for the workers of this machine; raise ValueError where the code cannot be sent.
 
     What is defined in the main program, such as a notebook, goes by value, for which cloudpickle is needed.
-
-    Raises:
-        ValueError: the code cannot be sent; the message says what to do.
     """
     if owner not in _FILES:
         _FILES[owner] = _shared(owner, data)
@@ -80,29 +71,22 @@ def _machine() -> str:
 
 def _pickle(code: Any, name: str) -> bytes:
     try:
-        import cloudpickle
+        import cloudpickle as pickler
     except ModuleNotFoundError:
-        cloudpickle = None
+        pickler = pickle
     try:
-        if cloudpickle is not None:
-            by_value: bytes = cloudpickle.dumps(code)
-            return by_value
-        plain = pickle.dumps(code)
+        found: bytes = pickler.dumps(code)
     except (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError) as error:
-        reason, remedy = f"cannot be sent to a worker process ({error})", "train in this process with workers=1"
-        if cloudpickle is None:
-            remedy = f"pip install cloudpickle, put it into a module, or {remedy}"
-        raise ValueError(f"the code of task {name} {reason}: {remedy}") from None
-    if b"__main__" in plain:
-        reason = "is defined in the main program, which workers do not run"
-        remedy = "pip install cloudpickle, put it into a module, or train in this process with workers=1"
-        raise ValueError(f"the code of task {name} {reason}: {remedy}")
-    return plain
+        reason = f"the code of task {name} cannot be sent to a worker process ({error})"
+        raise ValueError(f"{reason}: {_BY_VALUE if pickler is pickle else _HERE}") from None
+    if pickler is pickle and b"__main__" in found:
+        reason = f"the code of task {name} is defined in the main program, which workers do not run"
+        raise ValueError(f"{reason}: {_BY_VALUE}")
+    return found
 
 
 def _shared(owner: Any, data: tuple[Samples, Samples]) -> str:
     """Write the data where workers can map it into their memory, until the task is gone; return its path."""
-    tensors = [tensor for part in data for tensor in (part.inputs, part.targets)]
     if hasattr(os, "memfd_create"):  # it has no name that a kill could leave behind
         handle = os.memfd_create("heatbath-task")
         path = f"/proc/{os.getpid()}/fd/{handle}"
@@ -111,5 +95,5 @@ def _shared(owner: Any, data: tuple[Samples, Samples]) -> str:
         handle, path = tempfile.mkstemp(prefix="heatbath-task-")
         weakref.finalize(owner, os.unlink, path)
     with io.FileIO(os.dup(handle), "w") as file, io.BufferedWriter(file) as buffered:
-        torch.save(tensors, buffered)
+        torch.save([tensor for part in data for tensor in (part.inputs, part.targets)], buffered)
     return path
