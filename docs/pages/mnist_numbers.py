@@ -57,7 +57,7 @@ def figure2_at_the_end() -> SimpleNamespace:
     ends = values(runs, FINAL_TEST)
     check(np.ptp([fmean(some) for some in ends.values()]) < 0.0005, "no pair more than 0.0005")
     found = FigureRuns("paper", tuple(EXPERIMENTS["figure2"].groups("paper")), records())
-    by_that_epoch = all_equal(found, "", found.groups, FINAL_TEST, 0.001).weigh(0.05 / 5)
+    by_that_epoch = all_equal(found, "", found.groups, FINAL_TEST, margin=0.001).weigh(0.05 / 5)
     losses = {label: np.mean([np.log(run.curve("train_loss")[-1]) for run in some]) for label, some in runs.items()}
     above = [np.exp(loss - losses["constant"]) for label, loss in losses.items() if label != "constant"]
     check(1.02 < min(above) < max(above) < 1.03, "the last loss of constant is 2 to 3 % below that of the others")

@@ -12,7 +12,7 @@ from scipy import stats
 from committed import check, field, interval, late_gain, means, records, runs_of, together, values, verdict
 from heatbath import Record
 from heatbath.paper import EXPERIMENTS
-from heatbath.paper.figure6 import PRINTED
+from heatbath.paper.figures_5_and_6 import PRINTED
 from heatbath.paper.quantities import BEST_TEST, FINAL_TEST, MEAN_TEST, TAIL_LOSS, TAIL_TEST
 
 _FAMILY = 1 - 0.1 / 14  # the level of the intervals of figure 4, which has 14 claims

@@ -1,6 +1,7 @@
 """The paper's figures and some beyond it: complete configurations, claims as statistical tests, and pictures.
 
-Each module is one figure. `find_experiments` knows them by name, `heatbath.paper.reproduction.reproduce` runs them.
+Each module is one figure, or several that share their runs. `find_experiments` knows them by name,
+`heatbath.paper.reproduction.reproduce` runs them.
 """
 
 from __future__ import annotations
@@ -10,19 +11,13 @@ from collections.abc import Sequence
 
 from heatbath.paper import (
     collapse,
-    coupling,
-    delta,
-    equal_sums,
-    equal_variance_laws,
     fair_control,
-    figure1,
-    figure2,
-    figure3,
     figure4,
-    figure5,
-    figure6,
+    figures_1_to_3,
+    figures_5_and_6,
     gaussian_noise,
     generic,
+    laws,
     period,
     plain_loop,
     regularisation,
@@ -35,12 +30,17 @@ from heatbath.paper.groups import SCALES, Scale
 
 __all__ = ["EXPERIMENTS", "PLANNED", "SCALES", "Calculation", "Experiment", "Scale", "find_experiments"]
 
-_FIGURES = (figure1, figure2, figure3, figure4, figure5, figure6)
-_BEYOND = (fair_control, coupling, equal_variance_laws, delta, collapse, equal_sums, period, temperature, theory_checks)
-
+_FIGURES = (
+    *(figures_1_to_3.FIGURE1, figures_1_to_3.FIGURE2, figures_1_to_3.FIGURE3, figure4.EXPERIMENT),
+    *(figures_5_and_6.FIGURE5, figures_5_and_6.FIGURE6),
+)
+_BEYOND = (
+    *(fair_control.FAIR_CONTROL, fair_control.COUPLING, laws.EQUAL_VARIANCE, laws.DELTA),
+    *(collapse.COLLAPSE, collapse.EQUAL_SUMS, period.EXPERIMENT, temperature.EXPERIMENT, theory_checks.EXPERIMENT),
+)
 _PLANNED = (reshuffling, regularisation, plain_loop, gaussian_noise, generic)
 
-EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (*_FIGURES, *_BEYOND)}
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*_FIGURES, *_BEYOND)}
 PLANNED: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _PLANNED}
 """Preregistered in docs/preregistration.md and not run at the paper's scale yet: found by their names alone."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import NormalDist
@@ -22,11 +22,15 @@ LOSS_MARGIN = Factor(math.exp(0.1))  # of a training loss: about a tenth of it, 
 
 
 @dataclass(frozen=True)
-class Not:
-    """The contrary of a claim."""
+class _Reading:
+    """A claim that is read in another way."""
 
-    statement: str
     claim: Judgeable
+
+    @property
+    def statement(self) -> str:
+        """That of the claim."""
+        return self.claim.statement
 
     @property
     def margin(self) -> float:
@@ -34,9 +38,8 @@ class Not:
         return self.claim.margin
 
     def weigh(self, error: float) -> Evidence:
-        """Return the evidence with its sides changed."""
-        found = self.claim.weigh(error)
-        return replace(found, p_if_false=found.p_if_true, p_if_true=found.p_if_false)
+        """Return the evidence of the claim."""
+        return self.claim.weigh(error)
 
     def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
         """Return those of the claim."""
@@ -44,15 +47,49 @@ class Not:
 
 
 @dataclass(frozen=True)
+class Not(_Reading):
+    """The contrary of a claim, whose statement says that it is."""
+
+    def weigh(self, error: float) -> Evidence:
+        """Return the evidence with its sides changed."""
+        found = self.claim.weigh(error)
+        return replace(found, p_if_false=found.p_if_true, p_if_true=found.p_if_false)
+
+
+@dataclass(frozen=True)
+class _FewSeeds(_Reading):
+    """A claim on groups of fewer than `PAIRED_FROM` seeds; if it needs as many, they will be compared by seed."""
+
+    by_seed: Claim
+
+    def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
+        needed = self.claim.seeds_needed(error, power, spread)
+        if needed is None or needed < PAIRED_FROM:
+            return needed
+        later = self.by_seed.seeds_needed(error, power, spread)
+        return needed if later is None else max(PAIRED_FROM, later)
+
+
+@dataclass(frozen=True)
+class _AgainstNumber(_Reading):
+    """A claim on a group and a number: a one-sample test, which is Welch's against a group without spread."""
+
+    per_seed: bool = True
+
+    def weigh(self, error: float) -> Evidence:
+        found = self.claim.weigh(error)
+        return replace(found, sizes=(found.sizes[0], 0))
+
+    def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
+        return self.claim.seeds_needed(error, power, spread) if self.per_seed else None
+
+
+@dataclass(frozen=True)
 class Every:
-    """That each of several claims holds: an intersection-union test.
+    """That each of several claims, by the name of what they compare, holds: an intersection-union test.
 
     It is as likely as its least likely part, so the largest p-value speaks for it; against it speaks any part alone,
     whose smallest p-value is multiplied by their number (Bonferroni).
-
-    Attributes:
-        statement: the claim in one sentence.
-        parts: the claims by the name of what they compare.
     """
 
     statement: str
@@ -82,9 +119,8 @@ class Every:
         if not found or any(evidence.interval is None for evidence in found.values()):
             return None
         failing = [name for name, evidence in found.items() if evidence.p_if_true < evidence.p_if_false]
-        stricter = error / len(found)
         if failing:
-            against = [self.parts[name].seeds_needed(stricter, power, spread) for name in failing]
+            against = [self.parts[name].seeds_needed(error / len(found), power, spread) for name in failing]
             return min((seeds for seeds in against if seeds is not None), default=None)
         each = [part.seeds_needed(error, power, spread) for part in self.parts.values()]
         needed = [seeds for seeds in each if seeds is not None]
@@ -94,14 +130,8 @@ class Every:
 def near(statement: str, values: Sequence[float], target: float, margin: float, *, per_seed: bool = True) -> Judgeable:
     """Return the claim that the mean of a group is a given number, to a margin; a one-sample t test on either side.
 
-    It trusts the values to be about normally distributed, more than a comparison of two groups does: see `judge`.
-
-    Args:
-        statement: the claim in one sentence.
-        values: of the group.
-        target: the number.
-        margin: by how much the mean may differ.
-        per_seed: whether there is a value for each seed of a training, so that more seeds could settle the claim.
+    It trusts the values to be about normally distributed, more than a comparison of two groups does: see `judge`. More
+    seeds could settle it if there is a value for each seed of a training, ``per_seed``.
     """
     return _AgainstNumber(Claim(statement, "equal", values, (target, target), margin), per_seed)
 
@@ -117,37 +147,49 @@ def equal(
     a: Group,
     b: Group,
     quantity: Quantity,
-    margin: float,
+    margin: float | None = None,
+    *,
     of_b: Quantity | None = None,
 ) -> Judgeable:
     """Return the claim that two groups agree in a quantity, or one in it and the other in ``of_b``, to a margin."""
+    margin = _margin_of(quantity, a) if margin is None else margin
     return _compare(found, "equal", statement, (a, quantity), (b, of_b or quantity), margin)
 
 
-def greater(
-    found: FigureRuns, statement: str, a: Group, b: Group, quantity: Quantity, margin: float = 0.0
-) -> Judgeable:
-    """Return the claim that the first group exceeds the second in a quantity by more than the margin."""
-    return _compare(found, "greater", statement, (a, quantity), (b, quantity), margin)
+def greater(found: FigureRuns, statement: str, a: Group, b: Group, quantity: Quantity) -> Judgeable:
+    """Return the claim that the first group exceeds the second in a quantity."""
+    return _compare(found, "greater", statement, (a, quantity), (b, quantity), 0.0)
 
 
-def not_worse(found: FigureRuns, statement: str, a: Group, b: Group, quantity: Quantity, margin: float) -> Judgeable:
+def not_worse(found: FigureRuns, statement: str, a: Group, b: Group, quantity: Quantity) -> Judgeable:
     """Return the claim that the first group does not fall short of the second by the margin."""
-    return greater(found, statement, a, b, quantity, Factor(1.0 / margin) if isinstance(margin, Factor) else -margin)
+    return _compare(found, "greater", statement, (a, quantity), (b, quantity), -accuracy_margin(a))
+
+
+def every_pair(
+    compare: Callable[[FigureRuns, str, Group, Group, Quantity], Judgeable],
+    found: FigureRuns,
+    statement: str,
+    pairs: Iterable[tuple[Group, Group]],
+    quantity: Quantity,
+) -> Every:
+    """Return the claim that a comparison, such as `greater`, holds of every pair of groups."""
+    return Every(
+        statement, {f"{a.label} against {b.label}": compare(found, statement, a, b, quantity) for a, b in pairs}
+    )
 
 
 def all_equal(
-    found: FigureRuns, statement: str, groups: Sequence[Group], quantities: Quantity | Sequence[Quantity], margin: float
+    found: FigureRuns, statement: str, groups: Sequence[Group], *quantities: Quantity, margin: float | None = None
 ) -> Every:
     """Return the claim that each two of the groups agree to a margin, in one quantity or several."""
-    several = (quantities,) if isinstance(quantities, Quantity) else quantities
     return Every(
         statement,
         {
-            f"{a.label} against {b.label}{f' {one.title}' if len(several) > 1 else ''}": equal(
+            f"{a.label} against {b.label}" + f" {one.title}" * (len(quantities) > 1): equal(
                 found, statement, a, b, one, margin
             )
-            for one in several
+            for one in quantities
             for a, b in combinations(groups, 2)
         },
     )
@@ -155,16 +197,22 @@ def all_equal(
 
 def describe_margins(groups: Sequence[Group]) -> dict[str, str]:
     """Return what counts as equal, and why, in words."""
-    reasons = list(dict.fromkeys(_margin(group).reason for group in groups))
-    if not reasons:
-        return {}
+    reasons = list(dict.fromkeys(_accuracy_margin(group).reason for group in groups))
     losses = f"geometric means of training losses within {LOSS_MARGIN:.4g}"
-    return {"margins": f"accuracies are equal within {'; '.join(reasons)}; {losses}"}
+    return {"margins": f"accuracies are equal within {'; '.join(reasons)}; {losses}"} if reasons else {}
 
 
 def accuracy_margin(group: Group) -> float:
     """Return by how much accuracies on the group's data may differ and count as equal."""
-    return _margin(group).size
+    return _accuracy_margin(group).size
+
+
+def _accuracy_margin(group: Group) -> Margin:
+    return group.config.network.margins[group.config.dataset]
+
+
+def _margin_of(quantity: Quantity, group: Group) -> float:
+    return LOSS_MARGIN if quantity.by_ratio else accuracy_margin(group)
 
 
 def _compare(
@@ -176,56 +224,11 @@ def _compare(
     margin: float,
 ) -> Judgeable:
     """A claim on two groups, tested by seed where the groups have seeds enough for that."""
-    by_seed = Claim(statement, kind, *found.pairs(a, b), margin, paired=True)
+    first, second = found.pairs(a, b)
+    by_seed = Claim(statement, kind, first, second, margin, paired=True)
     if min(a[0].seeds, b[0].seeds) >= PAIRED_FROM:
         return by_seed
     return _FewSeeds(Claim(statement, kind, found.values(*a), found.values(*b), margin), by_seed)
-
-
-@dataclass(frozen=True)
-class _Wrapped:
-    """A claim that is read in another way."""
-
-    claim: Claim
-
-    @property
-    def statement(self) -> str:
-        return self.claim.statement
-
-    @property
-    def margin(self) -> float:
-        return self.claim.margin
-
-    def weigh(self, error: float) -> Evidence:
-        return self.claim.weigh(error)
-
-
-@dataclass(frozen=True)
-class _FewSeeds(_Wrapped):
-    """A claim on groups of fewer than `PAIRED_FROM` seeds; if it needs as many, they will be compared by seed."""
-
-    by_seed: Claim
-
-    def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
-        needed = self.claim.seeds_needed(error, power, spread)
-        if needed is None or needed < PAIRED_FROM:
-            return needed
-        later = self.by_seed.seeds_needed(error, power, spread)
-        return needed if later is None else max(PAIRED_FROM, later)
-
-
-@dataclass(frozen=True)
-class _AgainstNumber(_Wrapped):
-    """A claim on a group and a number: a one-sample test, which is Welch's against a group without spread."""
-
-    per_seed: bool = True
-
-    def weigh(self, error: float) -> Evidence:
-        found = self.claim.weigh(error)
-        return replace(found, sizes=(found.sizes[0], 0))
-
-    def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
-        return self.claim.seeds_needed(error, power, spread) if self.per_seed else None
 
 
 def _weakness(evidence: Evidence) -> tuple[float, float, float]:
@@ -246,7 +249,3 @@ def _jointly(needed: Sequence[int], error: float, power: float) -> int:
     while sum(normal.cdf(bound - reach * math.sqrt(n / own)) for own in needed) > allowed:
         n += max(1, n // 100)
     return n
-
-
-def _margin(group: Group) -> Margin:
-    return group.config.network.margins[group.config.dataset]

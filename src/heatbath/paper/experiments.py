@@ -6,19 +6,21 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, takewhile
 from typing import Any, TypeAlias
 
 from heatbath.paper.claims import describe_margins
 from heatbath.paper.conclusion import paper_scale_outcomes
-from heatbath.paper.groups import FigureRuns, Group, Scale, describe_runs, with_seeds
+from heatbath.paper.groups import FigureRuns, Group, Scale, describe_runs, has_ended, with_seeds
 from heatbath.report.panels import FigureData, Panel
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.records import ENDED, Record
+from heatbath.runs.records import Record
 from heatbath.stats.verdicts import Judgeable, judge
 
 ProgressCallback: TypeAlias = Callable[[float, str], None]
 """Called with the fraction done, from 0 to 1, and what is being done."""
+Records: TypeAlias = Mapping[str, Record]
+Results: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -81,48 +83,34 @@ class Experiment:
         return [config for group in with_seeds(self.groups(scale), seeds) for config in group.configs]
 
     def has_results(
-        self,
-        records: Mapping[str, Record],
-        scale: Scale,
-        seeds: int | None = None,
-        results: Mapping[str, Mapping[str, Any]] | None = None,
+        self, records: Records, scale: Scale, seeds: int | None = None, results: Results | None = None
     ) -> bool:
         """Return whether any of its runs has ended, or any of its calculations has a result; as `figure` is asked."""
-        ended = (config.run in records and records[config.run].status in ENDED for config in self.configs(scale, seeds))
-        return any(ended) or any(calculation.name in (results or {}) for calculation in self.calculations(scale))
+        ended = any(has_ended(records, config) for config in self.configs(scale, seeds))
+        return ended or any(calculation.name in (results or ()) for calculation in self.calculations(scale))
 
-    def complete_seeds(self, records: Mapping[str, Record], scale: Scale) -> int:
+    def complete_seeds(self, records: Records, scale: Scale) -> int:
         """Return of how many seeds, from 0 on, the runs of all its groups have ended; 0 where it has no groups."""
         configs = [group.config for group in self.groups(scale)]
-        runs = ([config.with_(seed=seed).run for config in configs] for seed in count())
-        complete = (all(run in records and records[run].status in ENDED for run in names) for names in runs)
-        return next(seeds for seeds, whole in enumerate(complete) if not whole) if configs else 0
+        whole = (configs and all(has_ended(records, config.with_(seed=seed)) for config in configs) for seed in count())
+        return sum(1 for _ in takewhile(bool, whole))
 
     def figure(
-        self,
-        records: Mapping[str, Record],
-        scale: Scale,
-        seeds: int | None = None,
-        results: Mapping[str, Mapping[str, Any]] | None = None,
+        self, records: Records, scale: Scale, seeds: int | None = None, results: Results | None = None
     ) -> FigureData:
-        """Return the figure, drawn and judged from whatever is there.
+        """Return the figure, drawn and judged from whatever is there; records and results of other figures do no harm.
 
-        Args:
-            records: by the name of the run; those of other figures do no harm.
-            scale: whose runs to look for.
-            seeds: how many runs each group should have, if not the scale's own number.
-            results: of calculations, by their name.
+        It has as many ``seeds`` in each group as are asked for, if not the scale's own number.
         """
         found = FigureRuns(scale, with_seeds(self.groups(scale), seeds), records, results or {})
         if not self.exists(scale):
             reason = f"There is nothing of it at the scale {scale}: it needs the scale paper, and a GPU."
             return FigureData(self.name, self.title, self.question, (), errata=self.errata, missing=(reason,))
-        lacking = [c.label for c in self.calculations(scale) if c.name not in found.results]
-        missing = [*found.missing, *(f"{label}: not computed." for label in lacking)]
+        lacking = [f"{c.label}: not computed." for c in self.calculations(scale) if c.name not in found.results]
+        missing = [*found.missing, *lacking]
         if lacking or not found.is_complete:
             asked = "" if seeds is None else f" --seeds {seeds}"
             missing.append(f"'heatbath reproduce {self.name} --scale {scale}{asked}' runs what is missing.")
-        settings = {"scale": scale, **describe_runs(found.groups), **describe_margins(found.groups)}
         remarks = self.remarks(scale)
         return FigureData(
             name=self.name,
@@ -131,7 +119,7 @@ class Experiment:
             panels=tuple(self.panels(found)),
             verdicts=(*judge(self.claims(found)), *judge(self.later_claims(found), planned=False)),
             errata=self.errata,
-            settings={**settings, **remarks},
+            settings={"scale": scale, **describe_runs(found.groups), **describe_margins(found.groups), **remarks},
             missing=tuple(missing),
             at_paper_scale={} if scale == "paper" else paper_scale_outcomes().get(self.name, {}),
             unlike_the_paper=remarks.get("unlike the paper", "fewer and shorter runs"),

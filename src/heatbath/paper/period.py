@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heatbath.paper.claims import Every, accuracy_margin, not_worse
+from heatbath.paper.claims import every_pair, not_worse
 from heatbath.paper.experiments import Experiment
-from heatbath.paper.groups import SEEDS, FigureRuns, Group, Scale, perceptron, protocol_groups
-from heatbath.paper.pictures import level, scan
+from heatbath.paper.groups import SEEDS, FigureRuns, Group, Scale, perceptron, protocol_groups, remark_on_scale
+from heatbath.paper.pictures import scan
 from heatbath.paper.quantities import BEST_TEST, TAIL_TEST
-from heatbath.paper.remarks import remark_on_scale
 from heatbath.report.panels import Panel
 from heatbath.stats.verdicts import Judgeable
 
@@ -19,7 +18,6 @@ _PERIODS: dict[Scale, tuple[float, ...]] = {
     "paper": (1, 2, 3, 6, 10, 18, 30, 60, 90),
 }
 _QUANTITIES = (BEST_TEST, TAIL_TEST)
-_AXIS = "P, half the period, in epochs"
 
 
 def _groups(scale: Scale) -> Sequence[Group]:
@@ -29,17 +27,9 @@ def _groups(scale: Scale) -> Sequence[Group]:
 
 def _claims(found: FigureRuns) -> list[Judgeable]:
     _, random, *cyclic = found.groups
-    claims: list[Judgeable] = []
-    for quantity in _QUANTITIES:
-        statement = f"Random is as good as the best cyclic period, by {quantity.name}"
-        pairs = {
-            f"random against {group.label}": not_worse(
-                found, statement, random, group, quantity, accuracy_margin(random)
-            )
-            for group in cyclic
-        }
-        claims.append(Every(statement, pairs))
-    return claims
+    pairs = [(random, group) for group in cyclic]
+    sentence = "Random is as good as the best cyclic period, by"
+    return [every_pair(not_worse, found, f"{sentence} {one.name}", pairs, one) for one in _QUANTITIES]
 
 
 def _panels(found: FigureRuns) -> list[Panel]:
@@ -49,9 +39,11 @@ def _panels(found: FigureRuns) -> list[Panel]:
     note = "Means over the runs with their 95 % intervals; random and constant have no period."
     panels = []
     for quantity in _QUANTITIES:
+        levels = [group for group in (random, constant) if found.values(group, quantity)]
         series = [scan(found, cyclic, periods, quantity, "cyclic", 3)]
-        series += level(found, random, quantity, ends) + level(found, constant, quantity, ends)
-        panels.append(Panel(quantity.title.capitalize(), _AXIS, quantity.axis, tuple(series), x_log=True, note=note))
+        series += [scan(found, (group, group), ends, quantity, group.label, group.colour) for group in levels]
+        axis = "P, half the period, in epochs"
+        panels.append(Panel(quantity.title.capitalize(), axis, quantity.axis, tuple(series), x_log=True, note=note))
     return panels
 
 

@@ -14,47 +14,47 @@ from heatbath.report.panels import Panel, Series
 
 
 def curve_panel(
-    found: FigureRuns, groups: Sequence[Group], curve: str, title: str = "", *, log: bool = False, note: str = ""
+    found: FigureRuns, groups: Sequence[Group], curve: str, part: str = "", *, note: str = "", title: str = ""
 ) -> Panel:
     """Return the mean of a curve over the seeds of each group, with a band; see `heatbath.report.curves`."""
     runs, colours = {group.label: found.runs(group) for group in groups}, [group.colour for group in groups]
     few = any(0 < len(some) <= FEW for some in runs.values())
     reach = "the band reaches from the lowest run to the highest" if few else "the band is its 95 % interval"
+    title = title or (f"{part}: {curve.replace('_', ' ')}" if part else "")
     note = note or f"Mean over the runs; {reach}."
-    return curves_panel(runs, curve, title=title, log=log, few=FEW, colours=colours, note=note)
+    return curves_panel(runs, curve, title=title, log=curve.endswith("loss"), few=FEW, colours=colours, note=note)
 
 
-def summed_rate_panel(found: FigureRuns, groups: Sequence[Group], curve: str, note: str, *, log: bool = False) -> Panel:
+def summed_rate_panel(found: FigureRuns, groups: Sequence[Group], curve: str, note: str) -> Panel:
     """Return the curves over the summed rate, the time of the gradient flow, instead of epochs."""
-    panel = curve_panel(
-        found, groups, curve, f"{curve.replace('_', ' ').capitalize()} over the summed rate", log=log, note=note
-    )
+    title = f"{curve.replace('_', ' ').capitalize()} over the summed rate"
+    panel = curve_panel(found, groups, curve, title=title, note=note)
     sums = {group.label: _summed_rate(found, group) for group in groups}
     series = tuple(replace(one, x=sums[one.name]) for one in panel.series)
     return replace(panel, series=series, x_label="summed rate: sum of lr / (1 - mu)")
 
 
-def group_panel(found: FigureRuns, groups: Sequence[Group], quantity: Quantity, title: str = "") -> Panel:
+def group_panel(found: FigureRuns, groups: Sequence[Group], quantity: Quantity, part: str = "") -> Panel:
     """Return the mean of a quantity for each group, with its 95 % t interval; the note has spreads and numbers of runs.
 
-    Args:
-        found: the runs.
-        groups: in the order of the axis.
-        quantity: what to show; its title follows that of the panel.
-        title: of the panel, as a rule the part of the figure.
+    The groups are in the order of the axis; the title has the part of the figure.
     """
-    title = f"{title}: {quantity.title}" if title else quantity.title.capitalize()
+    title = f"{part}: {quantity.title}" if part else quantity.title.capitalize()
     values = {group.label: found.values(group, quantity) for group in groups}
     return means_panel(values, quantity.axis, title, [group.colour for group in groups])
 
 
-def overview(found: FigureRuns, groups: Sequence[Group], quantity: Quantity, part: str = "") -> list[Panel]:
-    """Return the training loss and the test accuracy of groups over the epochs, and the means of a quantity."""
-    of = f"{part}: " if part else ""
+def overview(found: FigureRuns, quantity: Quantity) -> list[Panel]:
+    """Return, of each part, training loss and test accuracy over the epochs, and the means of a quantity."""
     return [
-        curve_panel(found, groups, "train_loss", f"{of}train loss" if of else "", log=True),
-        curve_panel(found, groups, "test_accuracy", f"{of}test accuracy" if of else ""),
-        group_panel(found, groups, quantity, part),
+        panel
+        for part in found.parts
+        for groups in (found.part(part),)
+        for panel in (
+            curve_panel(found, groups, "train_loss", part),
+            curve_panel(found, groups, "test_accuracy", part),
+            group_panel(found, groups, quantity, part),
+        )
     ]
 
 
@@ -64,12 +64,6 @@ def scan(
     """Return the mean of a quantity over a knob that has one value for each group, with its 95 % interval."""
     points = [(x, values) for x, g in zip(knob, groups, strict=True) if (values := found.values(g, quantity))]
     return with_band(name, tuple(x for x, _ in points), [values for _, values in points], colour)
-
-
-def level(found: FigureRuns, group: Group, quantity: Quantity, ends: tuple[float, float]) -> list[Series]:
-    """Return the mean of a quantity of one group as a level across a panel, with its 95 % interval."""
-    values = found.values(group, quantity)
-    return [with_band(group.label, ends, [values, values], group.colour)] if values else []
 
 
 def _summed_rate(found: FigureRuns, group: Group) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from heatbath.engine.options import Options
 from heatbath.paper import SCALES, Scale, calculations, find_experiments
 from heatbath.paper.claims import PAIRED_FROM
 from heatbath.paper.conclusion import open_report
-from heatbath.paper.experiments import Experiment, ProgressCallback
+from heatbath.paper.experiments import Experiment, ProgressCallback, Records, Results
+from heatbath.paper.groups import has_ended
 from heatbath.report.panels import FigureData, Judged
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.records import ENDED, Record
+from heatbath.runs.records import ENDED
 
 _TRAINED, _COMPUTED = 0.85, 0.95  # the progress when calculations and when only the drawing are left
 _CHECKPOINT_SECONDS = 20.0  # what an interrupt may cost; more often would slow small runs down
@@ -30,14 +31,7 @@ _TESTS = (
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What came of it.
-
-    Attributes:
-        figures: judged and plotted.
-        report: the page.
-        left_out: names of experiments that do not exist at the scale.
-        seconds: of this call.
-    """
+    """What came of it: the figures, the page, the names of experiments that the scale lacks, and how long it took."""
 
     figures: tuple[FigureData, ...]
     report: Path
@@ -59,8 +53,8 @@ def reproduce(
     store: str | os.PathLike[str] = "runs",
     out: str | os.PathLike[str] = "out",
     train: bool = True,
-    progress: ProgressCallback | None = None,
-    say: Callable[..., None] | None = None,
+    progress: ProgressCallback = lambda _fraction, _message: None,
+    say: Callable[..., None] = lambda _message, **_kind: None,
 ) -> Reproduction:
     """Run what is missing, draw and judge the figures, and write the report.
 
@@ -90,70 +84,58 @@ def reproduce(
     options = replace(options or Options(), checkpoint_seconds=_CHECKPOINT_SECONDS)
     # What is called back may change the working folder.
     folder, out = Path(store).absolute(), Path(out).absolute()
-    tell = progress or (lambda _fraction, _message: None)
     if scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
     if seeds is not None:
         seeds = check_integer("seeds", seeds, 2**20, least=1)
-    experiments, left_out = _choose(names, scale)
-    configs = list({c.run: c for e in experiments for c in e.configs(scale, seeds)}.values())
+    experiments = find_experiments(names)
+    left_out = [experiment.name for experiment in experiments if not experiment.exists(scale)]
+    if names and left_out:
+        raise ValueError(f"{', '.join(left_out)}: too much for the scale {scale}; use --scale paper, on a GPU")
+    experiments = [experiment for experiment in experiments if experiment.name not in left_out]
+    configs = _configs(experiments, scale, seeds)
     configs.sort(key=lambda config: config.seed)  # interrupted, all groups have a part of their seeds
     asked = [calculation for experiment in experiments for calculation in experiment.calculations(scale)]
     known = {record.run: record for record in run.load(folder)} if (folder / Store.FILE).exists() else {}
+    results = calculations.cached_results(asked, folder)
     if train:
-        open_ = [config for config in configs if config.run not in known or known[config.run].status not in ENDED]
-        results = calculations.cached_results(asked, folder)
         left = [calculation for calculation in asked if calculation.name not in results]
-        trained_at = 0.0 if not open_ else _TRAINED if left else _COMPUTED
-        if open_:
-            trained = run.complete(configs, folder, options, _training(_part(tell, 0.0, trained_at), say))
+        trained_at = 0.0
+        if not all(has_ended(known, config) for config in configs):
+            trained_at = _TRAINED if left else _COMPUTED
+            trained = run.complete(configs, folder, options, _training(_part(progress, 0.0, trained_at), say))
             known |= {record.run: record for record in trained}
-        results |= calculations.compute(left, folder, options, _part(tell, trained_at, _COMPUTED))
-    else:
-        results = calculations.cached_results(asked, folder)
-    tell(_COMPUTED, "drawing")
+        results |= calculations.compute(left, folder, options, _part(progress, trained_at, _COMPUTED))
+    progress(_COMPUTED, "drawing")
     figures, page = report_on(experiments, known, scale, seeds, results, out, left_out)
-    tell(1.0, "done")
+    progress(1.0, "done")
     return Reproduction(figures, page, tuple(left_out), time.monotonic() - start)
 
 
 def report_on(
     experiments: Sequence[Experiment],
-    records: Mapping[str, Record],
+    records: Records,
     scale: Scale,
     seeds: int | None,
-    results: Mapping[str, Mapping[str, Any]],
+    results: Results,
     out: str | os.PathLike[str],
     left_out: Sequence[str] = (),
 ) -> tuple[tuple[FigureData, ...], Path]:
-    """Judge and plot figures from what there is, and write the report.
+    """Judge and plot figures from what there is, write the report, and return the figures and the page.
 
-    Args:
-        experiments: whose figures.
-        records: by the name of the run.
-        scale: whose runs to look for.
-        seeds: runs per group, if not the scale's own number.
-        results: of calculations, by their name.
-        out: the folder of the report.
-        left_out: names of experiments that the report says are missing.
-
-    Returns:
-        The figures and the page.
+    The report says that the experiments of the names ``left_out`` are missing.
     """
     from heatbath.report import page
 
-    configs = list({c.run: c for e in experiments for c in e.configs(scale, seeds)}.values())
     figures = tuple(experiment.figure(records, scale, seeds, results) for experiment in experiments)
-    about = _about(scale, configs, records, left_out)
+    about = _about(scale, _configs(experiments, scale, seeds), records)
+    about |= {"only at the scale paper": ", ".join(left_out)} if left_out else {}
     return figures, page.write_report(figures, Path(out), about=about, opening=open_report(figures, scale))
 
 
-def _choose(names: Sequence[str], scale: Scale) -> tuple[list[Experiment], list[str]]:
-    chosen = find_experiments(names)
-    absent = [experiment.name for experiment in chosen if not experiment.exists(scale)]
-    if names and absent:
-        raise ValueError(f"{', '.join(absent)}: too much for the scale {scale}; use --scale paper, on a GPU")
-    return [experiment for experiment in chosen if experiment.name not in absent], absent
+def _configs(experiments: Sequence[Experiment], scale: Scale, seeds: int | None) -> list[RunConfig]:
+    """Each run once."""
+    return list({config.run: config for e in experiments for config in e.configs(scale, seeds)}.values())
 
 
 def _part(tell: ProgressCallback, start: float, end: float) -> ProgressCallback:
@@ -161,11 +143,11 @@ def _part(tell: ProgressCallback, start: float, end: float) -> ProgressCallback:
     return lambda fraction, what: tell(start + (end - start) * fraction, what)
 
 
-def _training(tell: ProgressCallback, say: Callable[..., None] | None) -> Callable[[Any], None]:
+def _training(tell: ProgressCallback, say: Callable[..., None]) -> Callable[[Any], None]:
     """What `heatbath.engine.run.complete` is to call."""
 
     def show(state: Any) -> None:
-        if state.message is not None and say is not None:
+        if state.message is not None:
             say(state.message, routine=state.routine)
         if state.download is not None:
             name, here, size = state.download
@@ -179,16 +161,11 @@ def _training(tell: ProgressCallback, say: Callable[..., None] | None) -> Callab
     return show
 
 
-def _about(
-    scale: Scale,
-    configs: Sequence[RunConfig],
-    known: Mapping[str, Record],
-    left_out: Sequence[str],
-) -> dict[str, str]:
+def _about(scale: Scale, configs: Sequence[RunConfig], known: Records) -> dict[str, str]:
     records = [known[config.run] for config in configs if config.run in known]
     ended = [record for record in records if record.status in ENDED]
     versions = sorted({f"{name} {version}" for record in ended for name, version in record.versions.items()})
-    about = {
+    return {
         "scale": scale,
         "runs": f"{len(ended)} of {len(configs)} ended, {sum(r.status == 'diverged' for r in ended)} of them diverged",
         "training": f"{sum(record.seconds for record in records):,.0f} s in all",
@@ -196,4 +173,3 @@ def _about(
         "versions": ", ".join(versions) or "none",
         "tests": _TESTS,
     }
-    return {**about, "only at the scale paper": ", ".join(left_out)} if left_out else about
