@@ -133,7 +133,7 @@ def test_of_few_seeds_the_number_needed_is_that_of_pairs_if_there_would_be_pairs
         values = {random: a, constant: b}
         pairs = [values[random][:common], values[constant][:common]]
         found = SimpleNamespace(values=lambda group, _: values[group], pairs=lambda *_: pairs)
-        return greater(found, "random is better", random, constant, FINAL_TEST)
+        return greater(found, "random is better", (random, constant), FINAL_TEST)
 
     def needed(one):
         return one.seeds_needed(0.05 / 14, 0.9)

@@ -18,6 +18,7 @@ from heatbath.tasks.registry import Margin
 # Seeds of a group, from which on runs are compared by seed. A pair has the weights and the order of the images in
 # common; that often makes runs alike, and with ten of them the degrees of freedom that pairs lose matter little.
 PAIRED_FROM = 10
+Pair = Sequence[Group]
 LOSS_MARGIN = Factor(math.exp(0.1))  # of a training loss: about a tenth of it, which a plot on a log axis shows
 
 
@@ -144,38 +145,36 @@ def above(statement: str, values: Sequence[float], target: float) -> Judgeable:
 def equal(
     found: FigureRuns,
     statement: str,
-    a: Group,
-    b: Group,
+    pair: Pair,
     quantity: Quantity,
     margin: float | None = None,
-    *,
-    of_b: Quantity | None = None,
+    of_second: Quantity | None = None,
 ) -> Judgeable:
-    """Return the claim that two groups agree in a quantity, or one in it and the other in ``of_b``, to a margin."""
-    margin = _margin_of(quantity, a) if margin is None else margin
-    return _compare(found, "equal", statement, (a, quantity), (b, of_b or quantity), margin)
+    """Return the claim that two groups agree in a quantity, or one in it and the second in another, to a margin."""
+    margin = _margin_of(quantity, pair[0]) if margin is None else margin
+    return _compare(found, "equal", statement, pair, quantity, margin, of_second)
 
 
-def greater(found: FigureRuns, statement: str, a: Group, b: Group, quantity: Quantity) -> Judgeable:
+def greater(found: FigureRuns, statement: str, pair: Pair, quantity: Quantity) -> Judgeable:
     """Return the claim that the first group exceeds the second in a quantity."""
-    return _compare(found, "greater", statement, (a, quantity), (b, quantity), 0.0)
+    return _compare(found, "greater", statement, pair, quantity, 0.0)
 
 
-def not_worse(found: FigureRuns, statement: str, a: Group, b: Group, quantity: Quantity) -> Judgeable:
-    """Return the claim that the first group does not fall short of the second by the margin."""
-    return _compare(found, "greater", statement, (a, quantity), (b, quantity), -accuracy_margin(a))
+def not_worse(found: FigureRuns, statement: str, pair: Pair, quantity: Quantity) -> Judgeable:
+    """Return the claim that the first group does not fall short of the second in an accuracy by the margin."""
+    return _compare(found, "greater", statement, pair, quantity, -accuracy_margin(pair[0]))
 
 
 def every_pair(
-    compare: Callable[[FigureRuns, str, Group, Group, Quantity], Judgeable],
+    compare: Callable[[FigureRuns, str, Pair, Quantity], Judgeable],
     found: FigureRuns,
     statement: str,
-    pairs: Iterable[tuple[Group, Group]],
+    pairs: Iterable[Pair],
     quantity: Quantity,
 ) -> Every:
     """Return the claim that a comparison, such as `greater`, holds of every pair of groups."""
     return Every(
-        statement, {f"{a.label} against {b.label}": compare(found, statement, a, b, quantity) for a, b in pairs}
+        statement, {f"{a.label} against {b.label}": compare(found, statement, (a, b), quantity) for a, b in pairs}
     )
 
 
@@ -187,7 +186,7 @@ def all_equal(
         statement,
         {
             f"{a.label} against {b.label}" + f" {one.title}" * (len(quantities) > 1): equal(
-                found, statement, a, b, one, margin
+                found, statement, (a, b), one, margin
             )
             for one in quantities
             for a, b in combinations(groups, 2)
@@ -219,14 +218,16 @@ def _compare(
     found: FigureRuns,
     kind: Literal["equal", "greater"],
     statement: str,
-    a: tuple[Group, Quantity],
-    b: tuple[Group, Quantity],
+    pair: Pair,
+    quantity: Quantity,
     margin: float,
+    of_second: Quantity | None = None,
 ) -> Judgeable:
     """A claim on two groups, tested by seed where the groups have seeds enough for that."""
+    a, b = (pair[0], quantity), (pair[1], of_second or quantity)
     first, second = found.pairs(a, b)
     by_seed = Claim(statement, kind, first, second, margin, paired=True)
-    if min(a[0].seeds, b[0].seeds) >= PAIRED_FROM:
+    if min(group.seeds for group in pair) >= PAIRED_FROM:
         return by_seed
     return _FewSeeds(Claim(statement, kind, found.values(*a), found.values(*b), margin), by_seed)
 

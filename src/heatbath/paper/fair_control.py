@@ -53,13 +53,9 @@ def _groups_of_both(scale: Scale) -> Sequence[Group]:
 
 
 def _claims(found: FigureRuns) -> list[Judgeable]:
+    same = "random and constant {} reach the same"
     return [
-        equal(
-            found,
-            f"{part}: random and constant {pair} reach the same {what}",
-            *found.labelled(part, *labels),
-            quantity,
-        )
+        equal(found, f"{part}: {same.format(pair)} {what}", found.labelled(part, *labels), quantity)
         for part in found.parts
         for pair, labels in _PAIRS.items()
         for what, quantity in _REACHED.items()
@@ -70,9 +66,9 @@ def _claims_on_coupling(found: FigureRuns) -> list[Judgeable]:
     constant, gradient, update = found.groups
     shaken = "A draw on the gradient shakes the loss more than"
     return [
-        *(equal(found, f"Both couplings reach the same {what}", gradient, update, q) for what, q in _REACHED.items()),
-        greater(found, f"{shaken} no draw", gradient, constant, ROUGHNESS),
-        greater(found, f"{shaken} one on the step", gradient, update, ROUGHNESS),
+        *(equal(found, f"Both couplings reach the same {what}", (gradient, update), q) for what, q in _REACHED.items()),
+        greater(found, f"{shaken} no draw", (gradient, constant), ROUGHNESS),
+        greater(found, f"{shaken} one on the step", (gradient, update), ROUGHNESS),
     ]
 
 

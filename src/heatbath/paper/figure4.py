@@ -32,11 +32,11 @@ def _claims(found: FigureRuns) -> list[Judgeable]:
             worst = f"Constant has the worst {quantity.name}, {part}"
             best = f"Random reaches the {quantity.name} of the best cyclic protocol, {part}"
             above_it, beside_it = [(g, constant) for g in (random, *cyclic)], [(random, g) for g in cyclic]
-            claims.append(greater(found, better, random, constant, quantity))
+            claims.append(greater(found, better, (random, constant), quantity))
             claims.append(every_pair(greater, found, worst, above_it, quantity))
             claims.append(every_pair(not_worse, found, best, beside_it, quantity))
         regularises = f"Constant overfits more than random, {part}: its generalisation error is larger"
-        claims.append(greater(found, regularises, constant, random, GENERALISATION_ERROR))
+        claims.append(greater(found, regularises, (constant, random), GENERALISATION_ERROR))
     return claims
 
 

@@ -55,7 +55,7 @@ def _claims_on_best(found: FigureRuns) -> list[Judgeable]:
         alike = f"The best test accuracy of the {part} is the same under all five protocols"
         least = f"Random is no worse than constant in the best test accuracy of the {part}"
         claims.append(all_equal(found, alike, found.part(part), BEST_TEST))
-        claims.append(not_worse(found, least, *found.labelled(part, "random", "constant"), BEST_TEST))
+        claims.append(not_worse(found, least, found.labelled(part, "random", "constant"), BEST_TEST))
     return claims
 
 

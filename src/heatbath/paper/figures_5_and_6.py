@@ -56,10 +56,10 @@ def _claims_on_perceptron(found: FigureRuns) -> list[Judgeable]:
     differs = "III, at half the temperature, learns otherwise than I: its mean test accuracy over all epochs differs"
     halfway = "III ends where I is after half its epochs: the summed rate sets it apart, not the temperature"
     return [
-        equal(found, ends, one, two, FINAL_TEST),
-        equal(found, alike, one, two, MEAN_TEST),
-        Not(equal(found, differs, one, three, MEAN_TEST)),
-        equal(found, halfway, three, one, FINAL_TEST, of_b=_HALFWAY),
+        equal(found, ends, (one, two), FINAL_TEST),
+        equal(found, alike, (one, two), MEAN_TEST),
+        Not(equal(found, differs, (one, three), MEAN_TEST)),
+        equal(found, halfway, (three, one), FINAL_TEST, of_second=_HALFWAY),
     ]
 
 
@@ -96,8 +96,8 @@ def _claims_on_deep(found: FigureRuns) -> list[Judgeable]:
     for part in found.parts:
         ends = f"{part}: two runs of equal temperature end at the same test accuracy"
         alike = f"{part}: they learn alike throughout, by the mean test accuracy over all epochs"
-        claims.append(equal(found, ends, *found.part(part), FINAL_TEST))
-        claims.append(equal(found, alike, *found.part(part), MEAN_TEST))
+        claims.append(equal(found, ends, found.part(part), FINAL_TEST))
+        claims.append(equal(found, alike, found.part(part), MEAN_TEST))
     for group in found.part("VGG16"):
         mean, deviation = PRINTED[group.label]
         printed = f"VGG16 at {group.label} ends at the printed {mean}, to two of the printed standard deviations"

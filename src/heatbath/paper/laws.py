@@ -66,10 +66,10 @@ def _claims_on_widths(found: FigureRuns) -> list[Judgeable]:
     slopes = [float(weights @ values) for values in by_seed]
     same = "Test accuracy does not change from Delta = 0 to 1 along the line through all widths"
     return [
-        greater(found, "Delta = 1 has a higher test accuracy than Delta = 0", wide, narrow, TAIL_TEST),
+        greater(found, "Delta = 1 has a higher test accuracy than Delta = 0", (wide, narrow), TAIL_TEST),
         above("The wider the law the better: test accuracy grows with Delta^2", slopes, 0.0),
         near(same, slopes, 0.0, accuracy_margin(wide)),
-        greater(found, "Delta = 1 shakes the training loss more than Delta = 0", wide, narrow, ROUGHNESS),
+        greater(found, "Delta = 1 shakes the training loss more than Delta = 0", (wide, narrow), ROUGHNESS),
     ]
 
 

@@ -123,12 +123,13 @@ def _panels(found: FigureRuns) -> list[Panel]:
 
 def _series(readings: Mapping[str, Readings], key: str) -> list[Series]:
     """What there is of a key; temperatures above 0, and of the ratio its interval."""
-    ends = ("equilibrium_low", "equilibrium_high") if key == "equilibrium_ratio" else ()
+    ends = ("equilibrium_low", "equilibrium_high") if key == "equilibrium_ratio" else ("", "")
     series = []
     for label, every in readings.items():
-        rows = [row for row in every if row[key] is not None and (ends or row[key] > 0.0)]
-        steps, *columns = (tuple(row[name] for row in rows) for name in ("step", key, *ends))
-        series.append(Series(label, tuple(map(float, steps)), *columns, colour=_KINDS[label][1]))
+        rows = [row for row in every if row[key] is not None and (ends[0] or row[key] > 0.0)]
+        steps = tuple(float(row["step"]) for row in rows)
+        y, low, high = (tuple(row[name] for row in rows) if name else None for name in (key, *ends))
+        series.append(Series(label, steps, y or (), low, high, colour=_KINDS[label][1]))
     return series
 
 
