@@ -2,9 +2,8 @@
 
 A file is 8 bytes of magic, the SHA-256 of all that follows, the length of a JSON header, the header (epoch, runs, and
 of each run the names of its metrics and its origins), and what torch saved: tensors and nothing else, which
-``weights_only`` reads without executing anything. A stack has two
-such files and overwrites the older one, so that there is a whole one at any moment. A run's state is where a file has
-it, whichever stack that was.
+``weights_only`` reads without executing anything. A stack has two such files and overwrites the older one, so that
+there is a whole one at any moment. A run's state is where a file has it, whichever stack that was.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ import pickle
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from heatbath.runs.packing import pack, read_origins, unpack
 from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, join_origins
@@ -46,16 +44,14 @@ class DamagedCheckpointError(OSError):
     """The file is not what was written."""
 
 
-@dataclass(frozen=True)
-class SavedAt:
+class SavedAt(NamedTuple):
     """Where the state of a run is, and after how many epochs it was saved."""
 
     file: Path
     epoch: int
 
 
-@dataclass(frozen=True)
-class Restored:
+class Restored(NamedTuple):
     """A run as a checkpoint has it: what the engine goes on from, and what was measured up to there."""
 
     state: ReplicaState
@@ -63,12 +59,7 @@ class Restored:
 
 
 class Saver:
-    """Writes the checkpoints of one stack.
-
-    Args:
-        folder: of all checkpoints of a store; made if need be.
-        name: of the stack, used by no other one.
-    """
+    """Writes the checkpoints of one stack, of a name used by no other, into a folder that is made if need be."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,16 +70,12 @@ class Saver:
     ) -> Path:
         """Write the states of some runs after ``epoch`` epochs and what was measured until then; return the file.
 
-        Raises:
-            OSError: it could not be written; the previous one is as it was.
+        If it cannot be written, the previous one is as it was.
         """
         import torch
 
-        packed = [b"".join(pack(run, curve)) for run, curve in zip(runs, curves, strict=True)]
-        content = {
-            "states": list(states),
-            "curves": [torch.frombuffer(bytearray(each), dtype=torch.uint8) for each in packed],
-        }
+        packed = [bytearray(b"".join(pack(run, curve))) for run, curve in zip(runs, curves, strict=True)]
+        content = {"states": list(states), "curves": [torch.frombuffer(each, dtype=torch.uint8) for each in packed]}
         metrics = [list(curve[0].metrics) for curve in curves]
         origins = [join_origins((epoch.origin for epoch in curve), {}) for curve in curves]
         header = json.dumps({"epoch": epoch, "runs": list(runs), "metrics": metrics, "origins": origins}).encode()
@@ -97,26 +84,20 @@ class Saver:
         try:
             with open(partial, "wb") as file:
                 file.write(_MAGIC.ljust(_START, b"\0"))
-                sink = _Sink(file)
-                sink.write(struct.pack("<I", len(header)) + header)
-                try:
-                    torch.save(content, cast(IO[bytes], sink))
-                except RuntimeError as error:  # what torch makes of an error of the sink, or of an interrupt in it
-                    if isinstance(error.__context__, KeyboardInterrupt):
-                        raise error.__context__ from None
-                    if sink.error is None:
-                        raise
-                if sink.error is not None:
-                    raise sink.error
+                digest = _write(file, struct.pack("<I", len(header)) + header, content)
                 file.seek(0)
-                file.write(_MAGIC + sink.hash.digest())
+                file.write(_MAGIC + digest)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, target)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
-        _sync_folder(target.parent)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
         self._slots.reverse()
         return target
 
@@ -141,30 +122,22 @@ class Shelf:
         wanted = set(runs)
         found: dict[str, SavedAt] = {}
         for file in self._files():
-            entry = self._verify(file)
-            if entry is None:
-                continue
-            epoch, held = entry
+            epoch, held = self._verify(file) or (0, frozenset())
             for run in held & wanted:
                 if run not in found or found[run].epoch < epoch:
                     found[run] = SavedAt(file, epoch)
         return found
 
     def read(self, file: Path, run: str) -> Restored:
-        """Return one run of a file; the file last read is remembered.
-
-        Raises:
-            DamagedCheckpointError: the file is not what was written, or does not have the run.
-        """
+        """Return one run of a file; the file last read is remembered."""
         key = _identity(file)
         if key is None:
             raise DamagedCheckpointError(f"{file} is gone")
         if self._last is None or self._last[0] != key:
             self._last = key, read_checkpoint(file)
-        content = self._last[1]
-        if run not in content:
+        if run not in self._last[1]:
             raise DamagedCheckpointError(f"{file} has no run {run}")
-        return content[run]
+        return self._last[1][run]
 
     def refuse(self, files: Iterable[Path | None]) -> None:
         """Do not find these files any more, unless they change."""
@@ -244,11 +217,7 @@ def remove(file: Path) -> None:
 
 
 def read_checkpoint(file: Path) -> dict[str, Restored]:
-    """Return all runs of a checkpoint.
-
-    Raises:
-        DamagedCheckpointError: the file is not what was written; nothing of it was used.
-    """
+    """Return all runs of a checkpoint; of a file that is not what was written nothing is used."""
     import torch
 
     with open(file, "rb") as handle:
@@ -261,7 +230,8 @@ def read_checkpoint(file: Path) -> dict[str, Restored]:
             restored = {run: Restored(state, curve) for run, state, curve in parts}
             sound = all(len(each.epochs) == header["epoch"] == int(each.state["epoch"]) for each in restored.values())
         except _NOT_OURS as error:
-            raise DamagedCheckpointError(f"{file} is not a checkpoint of this version ({_first_line(error)})") from None
+            words = next(iter(str(error).splitlines()), type(error).__name__)
+            raise DamagedCheckpointError(f"{file} is not a checkpoint of this version ({words})") from None
         if not sound:
             raise DamagedCheckpointError(f"{file}: its curves or its states are not after {header['epoch']} epochs")
         return restored
@@ -292,6 +262,24 @@ class _Sink:
         """Part of what torch expects of a file."""
 
 
+def _write(file: IO[bytes], header: bytes, content: Mapping[str, Any]) -> bytes:
+    """Write what a checkpoint has after its digest, and return that."""
+    import torch
+
+    sink = _Sink(file)
+    sink.write(header)
+    try:
+        torch.save(content, cast(IO[bytes], sink))
+    except RuntimeError as error:  # what torch makes of an error of the sink, or of an interrupt in it
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        if sink.error is None:
+            raise
+    if sink.error is not None:
+        raise sink.error
+    return sink.hash.digest()
+
+
 class _Window(io.RawIOBase):
     """The rest of an open file, as a file of its own."""
 
@@ -317,10 +305,8 @@ class _Window(io.RawIOBase):
 def _check(handle: IO[bytes], file: Path) -> dict[str, Any]:
     """Verify an open file and return its header, with the file at what torch saved."""
     start = handle.read(_START)
-    digest = hashlib.sha256()
-    while block := handle.read(1 << 20):
-        digest.update(block)
-    if start[: len(_MAGIC)] not in (_MAGIC, _OLD_MAGIC) or start[len(_MAGIC) :] != digest.digest():
+    digest = hashlib.file_digest(handle, "sha256").digest()  # type: ignore[arg-type]
+    if start[: len(_MAGIC)] not in (_MAGIC, _OLD_MAGIC) or start[len(_MAGIC) :] != digest:
         raise DamagedCheckpointError(f"{file} is damaged: its checksum does not fit")
     handle.seek(_START)
     try:
@@ -353,15 +339,3 @@ def _read_curves(header: dict[str, Any], curves: Sequence[Tensor]) -> Iterator[t
         size = len(packed) // header["epoch"]
         pieces = [packed[at : at + size] for at in range(0, len(packed), size)]
         yield tuple(unpack(run, names, pieces, read_origins(json.dumps(origins))))
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

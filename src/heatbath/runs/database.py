@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -29,9 +29,6 @@ class Database:
         folder: the store's.
         named: the folder as the caller knows it, for messages.
         read_only: neither write nor create anything.
-
-    Raises:
-        OSError: there is nothing to be read, or the file is not ours or of a later version.
     """
 
     FILE = "heatbath.sqlite"
@@ -44,7 +41,10 @@ class Database:
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(f"{named} is a file; a store is a folder")
         if self._file.exists():
-            sqlite_files.check_header(self._file, rows.APPLICATION, rows.VERSION)
+            application, version = sqlite_files.header_numbers(self._file)
+            if application != rows.APPLICATION:
+                raise OSError(f"{self.named} is not a store of heatbath; choose another folder")
+            self._check_version(version)
         elif read_only:
             raise FileNotFoundError(f"there is no store in {named}")
 
@@ -55,11 +55,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Write all that is done inside, or nothing.
-
-        Raises:
-            OSError: it cannot be written to; in one line.
-        """
+        """Write all that is done inside, or nothing."""
         if self._read_only:
             raise ValueError(f"the store in {self.named.parent} was opened to be read only")
         with self._plain_errors():
@@ -85,6 +81,11 @@ class Database:
                 empty.executescript(rows.SCHEMA)
                 return select(empty)
 
+    def select(self, runs: Sequence[str] | None) -> rows.Selection:
+        """Return the rows of some runs, or of all."""
+        versions = {old_rows.VERSION: old_rows.select}
+        return self.read(lambda connection: versions.get(_version(connection), rows.select)(connection, runs))
+
     def _open(self) -> sqlite3.Connection:
         """Open it to be written to, after making it, or turning one of heatbath 0.1.0 into one of today."""
         self._check_folders()
@@ -95,10 +96,9 @@ class Database:
         connection = sqlite_files.connect(self._file)
         try:
             connection.execute("PRAGMA synchronous = FULL")
-            if sqlite_files.version(connection) == old_rows.VERSION:
+            if _version(connection) == old_rows.VERSION:
                 with sqlite_files.transaction(connection):
-                    self._check_schema(connection)
-                    if sqlite_files.version(connection) == old_rows.VERSION:  # else another process was faster
+                    if self._check_schema(connection) == old_rows.VERSION:  # else another process was faster
                         old_rows.migrate(connection, lambda owner: is_alive(self._folder / "owners", owner))
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the version is in the file's first bytes
         except BaseException:
@@ -118,12 +118,19 @@ class Database:
             if foreign:
                 raise OSError(f"{shown / foreign[0]} is not heatbath's: choose another folder for the store")
 
-    def _check_schema(self, connection: sqlite3.Connection) -> None:
+    def _check_schema(self, connection: sqlite3.Connection) -> int:
         """Refuse tables that are not ours: of a later version nothing is guessed, and a view may have no end."""
-        version, tables = sqlite_files.version(connection), sqlite_files.tables(connection)
-        sqlite_files.check_version(self.named, version, rows.VERSION)
+        version = _version(connection)
+        self._check_version(version)
+        tables = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
         if not (old_rows.is_schema(tables) if version == old_rows.VERSION else tables == rows.TABLES):
             raise OSError(f"{self.named} does not have the tables of a store: {_ADVICE}")
+        return version
+
+    def _check_version(self, version: int) -> None:
+        if version > rows.VERSION:
+            told = f"schema {version}, not {rows.VERSION}"
+            raise OSError(f"{self.named} was made by a later heatbath ({told}): update heatbath")
 
     def _check_identity(self) -> None:
         """Notice that the file was removed, or another put into its place: what is written would be lost."""
@@ -153,6 +160,12 @@ class Database:
 def no_space(path: Path) -> str:
     """The line for a full disk."""
     return f"no space left in {path}; what was finished is safe; free space and run again"
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """The version of the schema; the first bytes of the file may not have it yet."""
+    found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return found
 
 
 def _identity(file: Path) -> tuple[int, int] | None:

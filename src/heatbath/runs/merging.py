@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from heatbath.runs.export import rounded_curves
 from heatbath.runs.records import Record
 
 Verdict: TypeAlias = Literal["added", "improved", "differing", "busy", "known"]
-_ORDER: tuple[Verdict, ...] = ("added", "improved", "differing", "busy", "known")
+_ORDER = get_args(Verdict)
 
 
-@dataclass(frozen=True)
-class Merged:
+class Merged(NamedTuple):
     """What a merge did: how many runs were new here, got better, were known already; and which were left alone.
 
     Attributes:
@@ -46,13 +44,10 @@ def judge(ours: Record | None, theirs: Record) -> Verdict:
     return "busy" if ours.status == "running" else "improved"
 
 
-def count(verdicts: Iterable[tuple[str, Verdict]]) -> Merged:
+def count(verdicts: Mapping[str, Sequence[Verdict]]) -> Merged:
     """Return what happened to the runs. One that a file has more than once counts for the most that was done."""
-    several: dict[str, list[Verdict]] = {}
-    for run, verdict in verdicts:
-        several.setdefault(run, []).append(verdict)
-    counts = Counter(min(found, key=_ORDER.index) for found in several.values())
-    differing, busy = (tuple(run for run, found in several.items() if word in found) for word in ("differing", "busy"))
+    counts = Counter(min(found, key=_ORDER.index) for found in verdicts.values())
+    differing, busy = (tuple(run for run, found in verdicts.items() if word in found) for word in ("differing", "busy"))
     return Merged(counts["added"], counts["improved"], counts["known"], differing, busy)
 
 

@@ -1,11 +1,13 @@
-"""Stores of heatbath 0.1.0 (schema 1), with a column for each number and no digests: read, and turned into today's."""
+"""Stores of heatbath 0.1.0 (schema 1), with a column for each number and no digests: read as rows of today.
+
+A run that is damaged keeps its first sound epochs, and gets no digest that would vouch for the rest.
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, takewhile
 from operator import itemgetter
 from typing import Any
@@ -19,36 +21,30 @@ _COLUMNS = "run, config, status, device, versions, precision, seconds, owner, ch
 _TABLES = {"runs": f"SELECT {_COLUMNS}", "epochs": f"SELECT run, epoch, rate, {', '.join(METRICS)}"}
 
 
-@dataclass(frozen=True)
-class OldSelection:
-    """Rows of schema 1; see `heatbath.runs.rows.Selection`."""
-
-    runs: Sequence[tuple[Any, ...]]
-    epochs: Mapping[str, Sequence[tuple[Any, ...]]]
-
-    def sort_out(self, is_alive: Callable[[str], bool]) -> tuple[list[Record], dict[str, rows.Damage]]:
-        """Return the records, none of them verified, and the runs whose rows are damaged."""
-        records, damaged = [], {}
-        for run, config, status, device, versions, precision, seconds, owner, *_ in self.runs:
-            now = "pending" if status == "running" and not (owner and is_alive(owner)) else status
-            try:
-                words = {**_versions(versions), "device": device, "precision": precision}
-                origin = {name: word for name, word in words.items() if word != ""}
-                records.append(_to_record(run, config, now, self.epochs.get(run, ()), seconds, origin))
-            except NOT_A_RECORD as error:
-                damaged[run] = rows.Damage(str(error), rows.readable_config(run, config))
-        return records, damaged
-
-
-def select(connection: sqlite3.Connection, runs: Iterable[str] | None) -> OldSelection:
-    """Return the rows of some runs, or of all, in the order in which they came."""
+def select(connection: sqlite3.Connection, runs: Iterable[str] | None) -> rows.Selection:
+    """Return the rows of some runs, or of all, in the order in which they came, and why some are damaged."""
     clause = "" if runs is None else "WHERE run IN (SELECT value FROM json_each(?))"
     values = () if runs is None else (json.dumps(list(runs)),)
-    epochs = connection.execute(f"{_TABLES['epochs']} FROM epochs {clause} ORDER BY run, epoch", values)
-    grouped = {run: list(group) for run, group in groupby(epochs, key=itemgetter(0))}
-    return OldSelection(
-        connection.execute(f"{_TABLES['runs']} FROM runs {clause} ORDER BY rowid", values).fetchall(), grouped
-    )
+    found = connection.execute(f"{_TABLES['epochs']} FROM epochs {clause} ORDER BY run, epoch", values)
+    numbers = {run: list(group) for run, group in groupby(found, key=itemgetter(0))}
+    heads: list[tuple[rows.Row, bytes]] = []
+    epochs, reasons = {}, {}
+    for columns in connection.execute(f"{_TABLES['runs']} FROM runs {clause} ORDER BY rowid", values):
+        run, config, status, *_, owner, checkpoint, created, updated = columns
+        measured = numbers.get(run, ())
+        try:
+            record = _to_record(columns, measured)
+            row = rows.to_row(record, created, updated)._replace(checkpoint=checkpoint)
+            row = row._replace(status="running", owner=owner) if status == "running" else row
+            heads.append((row, row.digest))
+            epochs[run] = rows.epoch_rows(run, record.epochs)
+        except NOT_A_RECORD as error:
+            reasons[run] = str(error)
+            epochs[run] = rows.epoch_rows(run, sound := _first_sound(measured))
+            names = json.dumps(list(sound[0].metrics) if sound else [])
+            row = rows.Row(run, config, status, len(sound), names, "[]", 0.0, owner, checkpoint, created, updated)
+            heads.append((row, b""))
+    return rows.Selection(heads, epochs, reasons, verified=False)
 
 
 def is_schema(tables: Mapping[str, str]) -> bool:
@@ -57,40 +53,28 @@ def is_schema(tables: Mapping[str, str]) -> bool:
 
 
 def migrate(connection: sqlite3.Connection, is_alive: Callable[[str], bool]) -> None:
-    """Turn the tables into today's, inside the caller's transaction. A run that is damaged stays so.
-
-    Raises:
-        OSError: a process of that version is at work.
-    """
+    """Turn the tables into today's, inside the caller's transaction; refuse if that version is at work."""
     selection = select(connection, None)
-    for columns in selection.runs:
-        if columns[2] == "running" and columns[7] and is_alive(columns[7]):
-            raise OSError(f"an older heatbath is training run {columns[0]} in this store: wait until it has ended")
-    records, _ = selection.sort_out(is_alive)
-    sound = {record.run: record for record in records}
+    for row, _ in selection.runs:
+        if row.status == "running" and row.owner and is_alive(row.owner):
+            raise OSError(f"an older heatbath is training run {row.run} in this store: wait until it has ended")
     for table in _TABLES:
         connection.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
-    for statement in (*rows.TABLES.values(), rows.FIRST_ENTRY):
+    for statement in rows.STATEMENTS:
         connection.execute(statement)
-    for run, config, status, *_, checkpoint, created, updated in selection.runs:
-        if run in sound:
-            row = rows.to_row(sound[run], created, updated)._replace(checkpoint=checkpoint)
-            rows.insert_rows(connection, [row])
-            rows.insert_epochs(connection, run, 0, sound[run].epochs)
-        else:  # with its first sound epochs, and no digest that would vouch for the rest
-            epochs = _first_sound(selection.epochs.get(run, ()))
-            names = json.dumps(list(epochs[0].metrics) if epochs else [])
-            row = rows.Row(run, config, status, len(epochs), names, "[]", 0.0, None, checkpoint, created, updated)
-            rows.insert_rows(connection, [row], digest=b"")
-            rows.insert_epochs(connection, run, 0, epochs)
+    rows.insert_rows(connection, selection.runs)
+    for epochs in selection.epochs.values():
+        rows.insert_epochs(connection, epochs)
     for table in _TABLES:
         connection.execute(f"DROP TABLE old_{table}")
-    connection.execute(f"PRAGMA user_version = {rows.VERSION}")
 
 
-def _to_record(
-    run: str, text: str, status: str, numbers: Sequence[tuple[Any, ...]], seconds: float, origin: Mapping[str, str]
-) -> Record:
+def _to_record(columns: Sequence[Any], numbers: Sequence[tuple[Any, ...]]) -> Record:
+    run, text, status, device, versions, precision, seconds, *_ = columns
+    words = json.loads(versions)
+    if not isinstance(words, dict):
+        raise ValueError(f"its versions are {words!r}")
+    origin = {name: word for name, word in (words | {"device": device, "precision": precision}).items() if word != ""}
     config = read_config(json.loads(text), run)
     missing = set(range(1, len(numbers) + 1)) - {number for _, number, *_ in numbers}
     if missing:
@@ -100,7 +84,7 @@ def _to_record(
     kept = tuple(takewhile(lambda epoch: not config.validation or epoch.validation_loss is not None, epochs))
     if len(kept) < len(epochs) and status == "finished":
         status = "diverged"
-    record = Record(config, status, kept, seconds, origin, verified=False)
+    record = Record(config, status, kept, seconds, origin)
     check_record(record)
     return record
 
@@ -119,10 +103,3 @@ def _first_sound(numbers: Sequence[tuple[Any, ...]]) -> list[Epoch]:
             break
         epochs.append(epoch)
     return epochs
-
-
-def _versions(text: str) -> dict[str, str]:
-    versions = json.loads(text)
-    if not isinstance(versions, dict):
-        raise ValueError(f"its versions are {versions!r}")
-    return versions

@@ -19,26 +19,14 @@ _DIGEST = 8  # bytes
 
 
 def pack(run: str, epochs: Sequence[Epoch], first: int = 0) -> list[bytes]:
-    """Return one string of bytes for each epoch.
-
-    Args:
-        run: its name.
-        epochs: what was measured.
-        first: how many epochs came before these.
-
-    Raises:
-        ValueError: the epochs do not have the same metrics.
-    """
-    if not epochs:
-        return []
-    names = tuple(epochs[0].metrics)
-    form, context = Struct(f"<{1 + len(names)}d"), _context(run, names)
+    """Return one string of bytes for each epoch; ``first`` epochs came before these."""
+    names = tuple(epochs[0].metrics) if epochs else ()
+    form, context = Struct(f"<{1 + len(names)}d"), json.dumps([run, *names]).encode()
     packed = []
     for number, epoch in enumerate(epochs, start=first + 1):
         if tuple(epoch.metrics) != names:
-            raise ValueError(
-                f"run {run}: epoch {number} has the metrics {', '.join(epoch.metrics)}, not {', '.join(names)}"
-            )
+            words = f"{', '.join(epoch.metrics)}, not {', '.join(names)}"
+            raise ValueError(f"run {run}: epoch {number} has the metrics {words}")
         numbers = form.pack(epoch.rate, *epoch.metrics.values())
         packed.append(numbers + _digest(context, number, numbers))
     return packed
@@ -47,16 +35,12 @@ def pack(run: str, epochs: Sequence[Epoch], first: int = 0) -> list[bytes]:
 def unpack(
     run: str, names: Sequence[str], packed: Iterable[bytes], origins: Iterable[tuple[int, Origin]]
 ) -> list[Epoch]:
-    """Return the epochs from the first one on, up to the first one that is damaged.
+    """Return the epochs of `pack` from the first one on, up to the first one that is damaged.
 
-    Args:
-        run: its name.
-        names: of the metrics.
-        packed: of `pack`.
-        origins: how many epochs in a row were made where; epochs beyond have an empty origin.
+    ``origins`` says how many epochs in a row were made where; epochs beyond have an empty origin.
     """
-    form, context = Struct(f"<{1 + len(names)}d{_DIGEST}s"), _context(run, names)
-    made = chain.from_iterable(repeat(origin, count) for count, origin in origins)
+    form, context = Struct(f"<{1 + len(names)}d{_DIGEST}s"), json.dumps([run, *names]).encode()
+    made = each_origin(origins)
     epochs = []
     for number, content in enumerate(packed, start=1):
         if not isinstance(content, bytes) or len(content) != form.size:  # a flipped bit may make a text of it
@@ -70,11 +54,7 @@ def unpack(
 
 @lru_cache(maxsize=64)
 def read_origins(text: str) -> list[tuple[int, Origin]]:
-    """Return the origins of a run from their JSON. Runs of one campaign share the dictionaries.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Return the origins of a run from their JSON. Runs of one campaign share the dictionaries."""
     parsed = json.loads(text)
     origins = [(count, origin) for count, origin in parsed]
     sound = all(isinstance(count, int) and count >= 0 and isinstance(origin, dict) for count, origin in origins)
@@ -83,8 +63,9 @@ def read_origins(text: str) -> list[tuple[int, Origin]]:
     return origins
 
 
-def _context(run: str, names: Iterable[str]) -> bytes:
-    return json.dumps([run, *names]).encode()
+def each_origin(origins: Iterable[tuple[int, Origin]]) -> chain[Origin]:
+    """Return the origin of each epoch, one after the other."""
+    return chain.from_iterable(repeat(origin, count) for count, origin in origins)
 
 
 def _digest(context: bytes, number: int, numbers: bytes) -> bytes:

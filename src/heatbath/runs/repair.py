@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterable
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 from heatbath.runs import old_rows, rows
 from heatbath.runs.records import Record
@@ -18,8 +20,7 @@ from heatbath.system import sqlite_files, sqlite_pages
 from heatbath.system.locks import is_alive
 
 
-@dataclass(frozen=True)
-class Repaired:
+class Repaired(NamedTuple):
     """What a repair found.
 
     Attributes:
@@ -39,9 +40,6 @@ def repair(store: Path) -> Repaired:
     """Put every run whose digest holds, and the sound epochs of the others, into a new database.
 
     The damaged one is kept beside it. A store that has no damage stays as it is.
-
-    Raises:
-        OSError: there is no store, a process is at work in it, or it is of heatbath 0.1.0, which kept no digests.
     """
     database, owners = store / Store.FILE, store / "owners"
     if not database.is_file():
@@ -56,11 +54,11 @@ def repair(store: Path) -> Repaired:
         records, damaged = found.sort_out(lambda _owner: False)
         mended = {run: damage.mend(damage.config) for run, damage in damaged.items() if damage.config is not None}
         lost |= damaged.keys() - mended.keys()
-        kept = {run: len(record.epochs) for run, record in mended.items()}
         if not damaged and not lost and _is_readable(store, len(records)):
             return Repaired(len(records), {}, (), None)
         new = Path(place) / "new.sqlite"
-        _write(new, found, {record.run: record for record in records} | mended, mended.keys())
+        _write(new, found, records, mended)
+        kept = {run: len(record.epochs) for run, record in mended.items()}
         return Repaired(len(records), kept, tuple(sorted(lost)), _exchange(database, new))
 
 
@@ -84,18 +82,23 @@ def _read(content: bytes) -> tuple[rows.Selection, set[str]]:
     heads: dict[str, tuple[int, rows.Row, bytes]] = {}
     numbers: dict[str, dict[int, set[bytes]]] = {}
     for rowid, values in sqlite_pages.scan(content):
-        if len(values) == len(rows.Row._fields) + 1 and isinstance(values[0], str):
-            row, digest = rows.from_page(values)
-            before = heads.get(row.run)
-            if before is None or _rank(row, digest) > _rank(*before[1:]):
-                heads[row.run] = rowid, row, digest
-        elif len(values) == 3 and isinstance(values[0], str) and isinstance(values[2], bytes):
-            run, number, packed = values
-            if isinstance(number, int):
-                numbers.setdefault(str(run), {}).setdefault(number, set()).add(packed)  # type: ignore[arg-type]
+        match values:
+            case (str(), *_) if len(values) == len(rows.Row._fields) + 1:
+                # A page has a whole number in the place of any other.
+                columns: list[Any] = [
+                    float(value) if name in ("seconds", "created", "updated") and isinstance(value, int) else value
+                    for name, value in zip(rows.Row._fields, values[:-1], strict=True)
+                ]
+                row, digest = rows.Row(*columns), cast(bytes, values[-1])
+                before = heads.get(row.run)
+                if before is None or _rank(row, digest) > _rank(*before[1:]):
+                    heads[row.run] = rowid, row, digest
+            case (str(run), int(number), bytes(packed)):
+                numbers.setdefault(run, {}).setdefault(number, set()).add(packed)
     epochs = {run: [(run, number, packed) for number, packed in _unique(found)] for run, found in numbers.items()}
     ordered = [(row, digest) for _, row, digest in sorted(heads.values(), key=lambda head: head[0])]
-    return rows.Selection(ordered, epochs), {run for run in numbers.keys() - heads.keys() if rows.is_run_name(run)}
+    alone = {run for run in numbers.keys() - heads.keys() if re.fullmatch("[0-9a-f]{16}", run)}
+    return rows.Selection(ordered, epochs), alone
 
 
 def _unique(found: dict[int, set[bytes]]) -> Iterable[tuple[int, bytes]]:
@@ -105,7 +108,7 @@ def _unique(found: dict[int, set[bytes]]) -> Iterable[tuple[int, bytes]]:
 
 
 def _rank(row: rows.Row, digest: bytes) -> tuple[bool, float]:
-    sound = row.fits(digest)
+    sound = row.digest == digest
     return sound, row.updated if sound else 0.0
 
 
@@ -117,19 +120,20 @@ def _is_readable(store: Path, runs: int) -> bool:
         return False
 
 
-def _write(new: Path, found: rows.Selection, records: dict[str, Record], mended: Iterable[str]) -> None:
+def _write(new: Path, found: rows.Selection, sound: Iterable[Record], mended: dict[str, Record]) -> None:
+    records = {record.run: record for record in sound} | mended
+    kept = []
+    for row, _ in found.runs:
+        if row.run in records:
+            row = rows.to_row(mended[row.run], row.created, time.time()) if row.run in mended else row
+            row = row._replace(status="pending" if row.status == "running" else row.status, owner=None)
+            kept.append((row, row.digest))
     with closing(sqlite3.connect(new)) as connection:
         sqlite_files.fill(connection, rows.SCHEMA, new.parent)
         with sqlite_files.transaction(connection):
-            for row, _ in found.runs:
-                if row.run not in records:
-                    continue
-                record = records[row.run]
-                if row.run in mended:
-                    row = rows.to_row(record, rows.time_or_now(row.created))
-                row = row._replace(status="pending" if row.status == "running" else row.status, owner=None)
-                rows.insert_rows(connection, [row])
-                rows.insert_epochs(connection, row.run, 0, record.epochs)
+            rows.insert_rows(connection, kept)
+            for run, record in records.items():
+                rows.insert_epochs(connection, rows.epoch_rows(run, record.epochs))
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 

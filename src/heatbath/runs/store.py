@@ -10,17 +10,16 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from typing import NamedTuple
 
-from heatbath.runs import export, merging, old_rows, rows
+from heatbath.runs import export, merging, rows
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.database import Database
 from heatbath.runs.records import ENDED, Epoch, Origin, Record
-from heatbath.system import sqlite_files
 from heatbath.system.locks import Owner, is_alive
 
 
@@ -46,8 +45,7 @@ class Update:
     checkpoint: str | None = None
 
 
-@dataclass(frozen=True)
-class Traces:
+class Traces(NamedTuple):
     """What a run has left in a store besides its numbers.
 
     Attributes:
@@ -67,9 +65,6 @@ class Store:
     Args:
         path: the folder; made by the first transaction if it is not there, unless only to be read.
         read_only: neither write nor create anything; works on a folder that cannot be written to.
-
-    Raises:
-        OSError: there is no store to be read, or the database is not ours or of a later version.
     """
 
     FILE = Database.FILE
@@ -77,16 +72,13 @@ class Store:
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self._named = Path(path)  # in messages, as the caller knows it
         self.path = self._named.absolute()  # the working folder may change while a store is open
-        self.checkpoints = self.path / "checkpoints"
-        self.owners = self.path / "owners"
+        self.checkpoints, self.owners = self.path / "checkpoints", self.path / "owners"
         self.database = Database(self.path, self._named, read_only=read_only)
 
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -106,9 +98,6 @@ class Store:
             runs: their names; all by default. A name that is not here is left out.
             status: only those that are so. A run whose process is gone counts as ``"pending"``.
             where: only those whose config it likes.
-
-        Raises:
-            OSError: the rows of a run are damaged; the message says what to do.
         """
         records, damaged = self.survey(runs)
         rows.refuse(damaged, self.database.named)
@@ -121,15 +110,16 @@ class Store:
     def survey(self, runs: Iterable[str] | None = None) -> tuple[list[Record], dict[str, rows.Damage]]:
         """Return the records, as `records` does, and what is known of those runs whose rows are damaged."""
         names = None if runs is None else list(runs)
-        with _without_collection():
-            return self.database.read(lambda connection: _select(connection, names)).sort_out(self._is_alive)
+        collects = gc.isenabled()
+        gc.disable()  # reading makes many objects and no garbage; to look for it would take a quarter of the time
+        try:
+            return self.database.select(names).sort_out(self._is_alive)
+        finally:
+            if collects:
+                gc.enable()
 
     def find(self, start: str) -> Record:
-        """Return the one run whose name begins so.
-
-        Raises:
-            ValueError: there is none, or more than one.
-        """
+        """Return the one run whose name begins so."""
         names = [run for run in self.statuses() if run.startswith(start)]
         if len(names) != 1:
             many = f"{len(names)} runs begin with '{start}' in {self._named}: give more of the name"
@@ -137,11 +127,7 @@ class Store:
         return self.records(names)[0]
 
     def traces(self, run: str) -> Traces:
-        """Return when the run of this full name came here and was last touched, and where its state is.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Return when the run of this full name came here and was last touched, and where its state is."""
         query = "SELECT created, updated, status, checkpoint FROM runs WHERE run = ?"
         row = self.database.read(lambda connection: connection.execute(query, (run,)).fetchone())
         if row is None:
@@ -178,11 +164,7 @@ class Store:
         return {row.run: row.epochs for row in free}
 
     def save(self, owner: Owner, updates: Iterable[Update]) -> None:
-        """Add what was measured, all in one transaction.
-
-        Raises:
-            OSError: a run is not (any more) this owner's, or there is no room; nothing was changed.
-        """
+        """Add what was measured, all in one transaction, or nothing if a run is not this owner's any more."""
         measured = list(updates)  # before others have to wait
         with self.database.transaction() as connection:
             for update in measured:
@@ -190,9 +172,7 @@ class Store:
                 if not found:
                     raise OSError(f"run {update.run} in {self._named} has been taken over by another process")
                 ended = update.status in ENDED
-                row = rows.append(connection, found[0], update.first, update.epochs, update.origin)
-                if ended:  # what an earlier attempt recorded beyond, before it lost its checkpoints
-                    row = rows.cut(connection, row, update.first + len(update.epochs))
+                row = rows.append(connection, found[0], update.first, update.epochs, update.origin, ended=ended)
                 row = row._replace(
                     status=update.status,
                     seconds=row.seconds + update.seconds,
@@ -220,13 +200,13 @@ class Store:
         else:
             with Store(source, read_only=True) as opened:
                 theirs = opened.records()
-        verdicts: list[tuple[str, merging.Verdict]] = []
+        verdicts: dict[str, list[merging.Verdict]] = {}
         with self.database.transaction() as connection:
             ours, _ = self._mend(connection, {record.run: record.config for record in theirs})
             rows.insert_runs(connection, [record.config for record in theirs])
             for their in theirs:
                 verdict = merging.judge(ours.get(their.run), their)
-                verdicts.append((their.run, verdict))
+                verdicts.setdefault(their.run, []).append(verdict)
                 if verdict in ("added", "improved"):
                     rows.overwrite(connection, their)
                     ours[their.run] = their
@@ -241,30 +221,10 @@ class Store:
         """Put what is sound of some runs into the place of what is damaged; return the records, and what was wrong."""
         selected = rows.select(connection, configs)
         records, damaged = selected.sort_out(self._is_alive)
-        busy = {
-            row.run: damaged[row.run]
-            for row, _ in selected.runs
-            if row.run in damaged and row.owner and self._is_alive(row.owner)
-        }
+        owners = {row.run: row.owner for row, _ in selected.runs if row.run in damaged and row.owner}
+        busy = {run: damaged[run] for run, owner in owners.items() if self._is_alive(owner)}
         rows.refuse(busy, self.database.named)
         mended = {run: damage.mend(configs[run]) for run, damage in damaged.items()}
         for record in mended.values():
             rows.overwrite(connection, record)
         return {record.run: record for record in records} | mended, damaged
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Reading makes many objects and no garbage; to look for that again and again would take a quarter of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _select(connection: sqlite3.Connection, runs: Sequence[str] | None) -> rows.Selection | old_rows.OldSelection:
-    old = sqlite_files.version(connection) == old_rows.VERSION
-    return old_rows.select(connection, runs) if old else rows.select(connection, runs)

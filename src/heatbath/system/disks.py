@@ -6,8 +6,8 @@ import fcntl
 import os
 import re
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 MOUNTS = Path("/proc/self/mountinfo")  # what is mounted here; a system without such a file has local disks alone
 ADVICE = "give --store on a local disk, and join the stores later with 'heatbath runs merge'"
@@ -19,14 +19,8 @@ _OWN_LOCKS = re.compile(r"davfs|vboxsf|fuse\.(sshfs|s3fs|rclone|gcsfuse|goofys|m
 _OWN_LOCK_OPTIONS = re.compile(r"nolock|local_lock=(all|flock|posix)|localflock|nobrl")
 
 
-@dataclass(frozen=True)
-class Disk:
-    """A file system as it is mounted.
-
-    Attributes:
-        kind: such as ``"ext4"`` or ``"nfs4"``; empty where the system does not say.
-        options: it is mounted with.
-    """
+class Disk(NamedTuple):
+    """A file system as it is mounted; its kind, such as ``"ext4"``, is empty where the system does not say."""
 
     kind: str = ""
     options: tuple[str, ...] = ()
@@ -35,13 +29,6 @@ class Disk:
     def is_network(self) -> bool:
         """Whether processes on other machines may write to it. Memory is not shared with them, so SQLite has no WAL."""
         return _NETWORK.fullmatch(self.kind) is not None
-
-    @property
-    def own_locks(self) -> str:
-        """Why a lock is seen on this machine alone; empty where it is seen by all."""
-        if _OWN_LOCKS.fullmatch(self.kind):
-            return self.kind
-        return next((option for option in self.options if _OWN_LOCK_OPTIONS.fullmatch(option)), "")
 
 
 def find_disk(path: Path) -> Disk:
@@ -59,8 +46,7 @@ def find_disk(path: Path) -> Disk:
             continue
         point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])  # a space is \040
         if os.path.commonpath((place, point)) == point and len(point) >= longest:  # the last one covers the others
-            options = ",".join((fields[5], *kinds[2:])).split(",")
-            found, longest = Disk(kinds[0], tuple(options)), len(point)
+            found, longest = Disk(kinds[0], tuple(",".join((fields[5], *kinds[2:])).split(","))), len(point)
     return found
 
 
@@ -70,16 +56,12 @@ def check_locks(folder: Path, named: Path) -> None:
     Args:
         folder: which need not be there yet.
         named: the folder as the caller knows it, for the message.
-
-    Raises:
-        OSError: in one line that says what to do.
     """
     disk = find_disk(folder)
     if not disk.is_network:
         return
-    if disk.own_locks:
-        why = f"whose locks other machines do not see ({disk.own_locks})"
-        raise OSError(f"{named} is on a network disk ({disk.kind}) {why}: {ADVICE}")
+    own = [disk.kind] if _OWN_LOCKS.fullmatch(disk.kind) else [*filter(_OWN_LOCK_OPTIONS.fullmatch, disk.options)]
+    why = f"whose locks other machines do not see ({own[0]})" if own else ""
     there = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
     with tempfile.TemporaryFile(dir=there) as file:
         try:
@@ -87,5 +69,6 @@ def check_locks(folder: Path, named: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_UN)
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as SQLite does
         except OSError as error:
-            why = f"that gives no locks ({error.strerror})"
-            raise OSError(f"{named} is on a network disk ({disk.kind}) {why}: {ADVICE}") from None
+            why = why or f"that gives no locks ({error.strerror})"
+    if why:
+        raise OSError(f"{named} is on a network disk ({disk.kind}) {why}: {ADVICE}")

@@ -13,9 +13,6 @@ def check_folder(path: Path, name: str) -> None:
     Args:
         path: the folder.
         name: of the option or argument, for the message.
-
-    Raises:
-        ValueError: it or a part of it is no folder, or nothing can be written there.
     """
     there = path
     try:
@@ -27,10 +24,8 @@ def check_folder(path: Path, name: str) -> None:
                 return
     except OSError as error:
         raise ValueError(f"{name} {path}: {there} cannot be written to ({error.strerror})") from None
-    if there.exists():
-        raise ValueError(f"{name} {path}: {there} is a file; name a folder")
-    advice = "make that folder, or remove the link"
-    raise ValueError(f"{name} {path}: {there} is a link to a folder that is not there: {advice}")
+    link = "a link to a folder that is not there: make that folder, or remove the link"
+    raise ValueError(f"{name} {path}: {there} is {'a file; name a folder' if there.exists() else link}")
 
 
 def _is_taken(path: Path) -> bool:

@@ -7,12 +7,13 @@ import os
 import re
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 
-from heatbath.system import forks
 from heatbath.system.disks import ADVICE
 
 OWNER = r"\d+-[0-9a-f]{16}"  # the pattern of a name: the process, and a random number
+_PRIVATE: set[int] = set()
 
 
 class Owner:
@@ -22,9 +23,6 @@ class Owner:
 
     Args:
         folder: where the lock files of all owners are; made if need be.
-
-    Raises:
-        OSError: the file system gives no locks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,7 +31,7 @@ class Owner:
             self.name = f"{os.getpid()}-{secrets.token_hex(8)}"
             self._file = folder / f"{self.name}.lock"
             handle = os.open(self._file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
-            self._handle, self._process = forks.keep_private(handle), os.getpid()
+            self._handle, self._process = keep_private(handle), os.getpid()
             try:
                 lock(handle, folder)
             except OSError:
@@ -41,36 +39,49 @@ class Owner:
                 raise
             if self._file.exists():  # else somebody tidied it away between the two calls
                 return
-            forks.close(handle)
+            close_private(handle)
 
     def close(self) -> None:
         """Give everything up; a second call does nothing, nor does one in a child that was forked."""
         if self._handle >= 0 and self._process == os.getpid():
             self._file.unlink(missing_ok=True)
-            forks.close(self._handle)
+            close_private(self._handle)
         self._handle = -1
 
 
-def lock(handle: int, folder: Path) -> None:
-    """Lock an open file, or folder, for this process alone; wait until nobody else has it.
+def keep_private(handle: int) -> int:
+    """Close a handle in every child that is forked from here on: it must not keep a lock or a pipe alive."""
+    _PRIVATE.add(handle)
+    return handle
 
-    Raises:
-        OSError: the file system gives no locks; the message names the folder.
-    """
+
+def close_private(handle: int) -> None:
+    """Close a private handle, in the process that opened it."""
+    _PRIVATE.discard(handle)
+    os.close(handle)
+
+
+def _close_in_child() -> None:
+    for handle in _PRIVATE:
+        with suppress(OSError):
+            os.close(handle)
+    _PRIVATE.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+def lock(handle: int, folder: Path) -> None:
+    """Lock an open file, or folder, for this process alone; wait until nobody else has it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError as error:
         raise OSError(f"{folder} cannot be locked ({error.strerror}): {ADVICE}") from None
 
 
-def is_owner(name: str) -> bool:
-    """Return whether a name is one of an owner's."""
-    return re.fullmatch(OWNER, name) is not None
-
-
 def is_lock_name(name: str) -> bool:
     """Return whether a file of this name may be the lock of an owner."""
-    return name.endswith(".lock") and is_owner(name.removesuffix(".lock"))
+    return re.fullmatch(rf"{OWNER}\.lock", name) is not None
 
 
 def is_alive(folder: Path, owner: str) -> bool:
@@ -79,7 +90,7 @@ def is_alive(folder: Path, owner: str) -> bool:
     Somebody whose lock may not be looked at is taken to be alive.
     """
     try:
-        handle = _open(folder, owner)
+        handle = _open(folder, f"{owner}.lock", os.O_RDONLY)
     except PermissionError:
         return True
     except OSError:  # it is gone, or something else
@@ -97,7 +108,7 @@ def tidy(folder: Path) -> None:
     """Remove the lock files of owners that are gone, and nothing else."""
     for file in folder.glob("*.lock"):
         try:
-            handle = _open(folder, file.stem, os.O_RDWR)  # over NFS only a file that may be written to is locked
+            handle = _open(folder, file.name, os.O_RDWR)  # over NFS only a file that may be written to is locked
         except OSError:
             continue
         try:
@@ -111,16 +122,12 @@ def tidy(folder: Path) -> None:
             os.close(handle)
 
 
-def _open(folder: Path, owner: str, access: int = os.O_RDONLY) -> int:
-    """Open the lock of an owner, and nothing else: it neither waits for a pipe nor follows a link.
-
-    Raises:
-        OSError: there is none, or it may not be read.
-    """
-    if not is_owner(owner):
-        raise FileNotFoundError(owner)
-    handle = os.open(folder / f"{owner}.lock", access | os.O_NONBLOCK | os.O_NOFOLLOW)
+def _open(folder: Path, name: str, access: int) -> int:
+    """Open the lock of an owner, and nothing else: it neither waits for a pipe nor follows a link."""
+    if not is_lock_name(name):
+        raise FileNotFoundError(name)
+    handle = os.open(folder / name, access | os.O_NONBLOCK | os.O_NOFOLLOW)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise FileNotFoundError(owner)
+        raise FileNotFoundError(name)
     return handle

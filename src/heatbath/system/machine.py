@@ -13,21 +13,13 @@ from pathlib import Path
 
 
 def check_device(device: str) -> None:
-    """Refuse a name that cannot be a device, without asking torch.
-
-    Raises:
-        ValueError: it is none of "auto", "cpu", "cuda" and "cuda:1".
-    """
+    """Refuse a name that cannot be a device, without asking torch."""
     if not isinstance(device, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
 
 
 def choose_device(device: str) -> str:
-    """Return what "auto" is here, and any other device as it is.
-
-    Raises:
-        ValueError: torch does not see it.
-    """
+    """Return what "auto" is here, and any other device as it is, if torch sees it."""
     import torch
 
     check_device(device)
@@ -68,24 +60,21 @@ def code_version() -> str:
     source = Path(__file__).parents[2]
     if not (source.parent / ".git").exists():
         return own
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    answers = []
-    for question in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--", str(source))):
-        try:
-            asked = subprocess.run(
-                ["git", "-C", str(source), *question],
-                capture_output=True,
-                text=True,
-                timeout=10.0,
-                env=environment,
-                check=True,
-                stdin=subprocess.DEVNULL,
-            )
-        except (OSError, subprocess.SubprocessError, UnicodeDecodeError):  # no git, or no commit yet
-            return own
-        answers.append(asked.stdout.strip())
-    commit, changes = answers
-    return f"{own}+g{commit}{'.dirty' if changes else ''}"
+    try:
+        told = subprocess.run(
+            ["git", "-C", str(source), "status", "--porcelain=v2", "--branch", "--", str(source)],
+            capture_output=True,
+            text=True,
+            timeout=10.0,
+            env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+            check=True,
+            stdin=subprocess.DEVNULL,
+        ).stdout
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):  # no git
+        return own
+    commit = re.search(r"^# branch\.oid ([0-9a-f]{12})", told, re.MULTILINE)  # none before the first one
+    dirty = any(not line.startswith("#") for line in told.splitlines())
+    return f"{own}+g{commit[1]}{'.dirty' * dirty}" if commit else own
 
 
 def visible_gpus() -> list[str]:
@@ -138,8 +127,7 @@ def _driver() -> str:
 
 def _processor() -> str:
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        name = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
         return platform.processor() or platform.machine()
-    name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return name[1].strip() if name else platform.machine()

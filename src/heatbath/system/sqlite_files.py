@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import sqlite3
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -54,11 +53,7 @@ def fill(connection: sqlite3.Connection, schema: str, folder: Path) -> None:
 
 
 def leave_wal(database: Path) -> None:
-    """Give a database that has come to a network disk a rollback journal: the index of a WAL is memory, not shared.
-
-    Raises:
-        OSError: somebody has it open.
-    """
+    """Give a database that has come to a network disk a rollback journal: the index of a WAL is memory, not shared."""
     if not _has_wal(database) or not find_disk(database).is_network:
         return
     with locked(database.parent), closing(connect(database)) as connection:
@@ -68,46 +63,19 @@ def leave_wal(database: Path) -> None:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
-            raise OSError(
-                f"{database} is on a network disk and must get another journal, but another process has it open: "
-                "end that first"
-            ) from None
+            why = "is on a network disk and must get another journal, but another process has it open"
+            raise OSError(f"{database} {why}: end that first") from None
 
 
-def check_header(database: Path, application: int, version: int) -> None:
-    """Look at the first bytes of the file, which is then as it was, whatever it is.
-
-    Raises:
-        OSError: it is no database, or not of this application, or of a later version of its schema.
-    """
+def header_numbers(database: Path) -> tuple[int, int]:
+    """Return the application and the schema's version from the first bytes of a file, zeros if it is no database."""
     if not database.is_file():  # a pipe would be waited for
-        raise OSError(f"{database} is not a store of heatbath; choose another folder")
+        return 0, 0
     with open(database, "rb") as file:
         header = file.read(100)
-    is_database = len(header) == 100 and header.startswith(b"SQLite format 3\0")
-    its_version, its_application = (
-        struct.unpack(">I", header[at : at + 4])[0] if is_database else 0 for at in (60, 68)
-    )
-    if its_application != application:
-        raise OSError(f"{database} is not a store of heatbath; choose another folder")
-    check_version(database, its_version, version)
-
-
-def check_version(database: Path, its_version: int, version: int) -> None:
-    """Refuse a database whose schema this code does not know: of a later one nothing is guessed."""
-    if its_version > version:
-        raise OSError(f"{database} was made by a later heatbath (schema {its_version}, not {version}): update heatbath")
-
-
-def tables(connection: sqlite3.Connection) -> dict[str, str]:
-    """Return the statements that made the tables, and whatever else a database of somebody else may have, by name."""
-    return dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
-
-
-def version(connection: sqlite3.Connection) -> int:
-    """Return the version of the schema; the first bytes of the file may not have it yet."""
-    found: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return found
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+        return 0, 0
+    return int.from_bytes(header[68:72]), int.from_bytes(header[60:64])
 
 
 def connect(database: Path | str) -> sqlite3.Connection:
@@ -147,7 +115,6 @@ def transaction(connection: sqlite3.Connection, patience: float = 900.0) -> Iter
 
 
 def _insist(connection: sqlite3.Connection, statement: str, until: float) -> None:
-    """Execute a statement that others may keep waiting."""
     while True:
         try:
             connection.execute(statement)
@@ -160,50 +127,35 @@ def _insist(connection: sqlite3.Connection, statement: str, until: float) -> Non
 def read_only(database: Path, select: Callable[[sqlite3.Connection], _T]) -> _T:
     """Read without leaving a trace.
 
-    While a process has the database open, or was killed, there are a WAL and its index, and SQLite shares them. With no
-    WAL the file is all there is and may be read as it lies, as long as it does not change meanwhile. A WAL without
-    index (in a copy of the folder, or on a network disk), or one that may not be written to, is read in a copy.
-
-    A database with a rollback journal is read under a lock. What a killed process left in the journal is rolled back
-    in a copy.
+    While a process has the database open, or was killed, there are a WAL and its index, and SQLite shares them. A
+    database with a rollback journal is read under a lock. Where SQLite cannot do that (a WAL without index, as in a
+    copy of the folder or on a network disk; a journal to be rolled back; a folder that may not be written to), it is
+    read in a copy. With neither, the file is all there is, and is read as it lies. Both hold if it has not changed.
     """
     wal, index, journal = (database.with_name(database.name + suffix) for suffix in ("-wal", "-shm", "-journal"))
     name = _quoted(database.absolute())
     while True:
         before = _look(database), wal.exists()
         try:
-            if not wal.exists():
-                if not _has_wal(database) and (journal.exists() or _gives_locks(database)):
-                    return _read_locked(database, journal, select)
-                with closing(connect(f"file:{name}?immutable=1")) as connection:
-                    result = snapshot(connection, select)
-                if (_look(database), wal.exists()) == before:
-                    return result
-                continue
-            if index.exists() and not find_disk(database).is_network:
+            if wal.exists():
+                shared = index.exists() and not find_disk(database).is_network
+            else:
+                shared = not _has_wal(database) and (journal.exists() or _gives_locks(database))
+            if shared:
                 with suppress(sqlite3.OperationalError), closing(connect(f"file:{name}?mode=ro")) as connection:
                     return snapshot(connection, select)
-            return _read_copy(database, "-wal", select)
+            if wal.exists() or journal.exists():
+                result = _read_copy(database, "-wal" if wal.exists() else "-journal", select)
+            else:
+                with closing(connect(f"file:{name}?immutable=1")) as connection:
+                    result = snapshot(connection, select)
+            if (_look(database), wal.exists()) == before:
+                return result
         except FileNotFoundError:  # the WAL or journal has just gone: a process has closed the database, or mended it
             continue
         except sqlite3.DatabaseError:
             if (_look(database), wal.exists()) == before:
                 raise
-
-
-def _read_locked(database: Path, journal: Path, select: Callable[[sqlite3.Connection], _T]) -> _T:
-    """Read a database with a rollback journal; one who only reads cannot roll back what a killed process left."""
-    while True:
-        try:
-            with closing(connect(f"file:{_quoted(database.absolute())}?mode=ro")) as connection:
-                return snapshot(connection, select)
-        except sqlite3.OperationalError:
-            if not journal.exists():
-                raise
-        before = _look(database)
-        result = _read_copy(database, "-journal", select)
-        if _look(database) == before:
-            return result
 
 
 def _read_copy(database: Path, suffix: str, select: Callable[[sqlite3.Connection], _T]) -> _T:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pickletools
 import re
 import zipfile
+from itertools import chain
 from typing import IO
 
 _TENSORS = re.compile(r"collections OrderedDict|torch\._utils _rebuild_(tensor_v2|parameter)|torch \w+Storage")
+_OBJECTS = ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4")
 
 
 def check_tensor_file(file: IO[bytes]) -> None:
@@ -15,9 +17,6 @@ def check_tensor_file(file: IO[bytes]) -> None:
 
     ``weights_only`` executes nothing, but allocates what is asked for: an archive of a kilobyte may unpack to
     gigabytes, and so may a call of ``bytearray``, which torch admits.
-
-    Raises:
-        ValueError: it is something else.
     """
     size = file.seek(0, 2)
     file.seek(0)
@@ -28,18 +27,12 @@ def check_tensor_file(file: IO[bytes]) -> None:
                 raise ValueError("it is compressed, as torch never does")
             if sum(entry.file_size for entry in entries) > size:
                 raise ValueError("it claims more bytes than it has")
-            for entry in entries:
-                if entry.filename.endswith(".pkl"):
-                    _check_pickle(archive.read(entry))
+            pickles = [archive.read(entry) for entry in entries if entry.filename.endswith(".pkl")]
     except zipfile.BadZipFile:
         raise ValueError("it is not an archive of torch") from None
-    file.seek(0)
-
-
-def _check_pickle(content: bytes) -> None:
-    for operation, argument, _ in pickletools.genops(content):
-        name = operation.name
-        if name == "GLOBAL" and not _TENSORS.fullmatch(str(argument)):
+    for operation, argument, _ in chain.from_iterable(map(pickletools.genops, pickles)):
+        if operation.name == "GLOBAL" and not _TENSORS.fullmatch(str(argument)):
             raise ValueError(f"it names {str(argument)!r}, which is no part of a tensor")
-        if name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
+        if operation.name in _OBJECTS:
             raise ValueError("it makes objects that are no tensors")
+    file.seek(0)

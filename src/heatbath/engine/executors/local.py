@@ -21,7 +21,7 @@ from heatbath.engine.jobs import Ended, Job, Outcome
 from heatbath.engine.options import Options
 from heatbath.engine.trainer import Trainer
 from heatbath.runs.configs import RunConfig
-from heatbath.system import forks, machine
+from heatbath.system import locks, machine
 
 WORKER = "from heatbath.engine.executors.local import serve; serve({line}, {life})"
 """What a worker process executes. It is a program of its own: the caller's script is not imported a second time."""
@@ -196,7 +196,7 @@ class _Worker:
     def __init__(self, settings: Any, environment: Mapping[str, str]) -> None:
         self.line, theirs = Pipe()
         life, own_end = os.pipe()
-        self._life = forks.keep_private(own_end)
+        self._life = locks.keep_private(own_end)
         program = WORKER.format(line=theirs.fileno(), life=life)
         path = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
         # Without -P a module of the current folder could stand in for one of ours.
@@ -221,7 +221,7 @@ class _Worker:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience)
         self.line.close()
-        forks.close(self._life)
+        locks.close_private(self._life)
         self._process.kill()
         return self._process.wait()
 
