@@ -62,7 +62,7 @@ def compare_runs(
 
 def read_two_groups(source: Path, by: list[str], where: Mapping[str, str]) -> dict[str, Any]:
     """Return the groups of runs that differ in some settings; a single one is refused."""
-    from heatbath.runs.read_groups import read_groups
+    from heatbath.runs.sources import read_groups
 
     groups = read_groups(source, by, where)
     if len(groups) < 2:

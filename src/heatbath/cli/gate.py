@@ -24,7 +24,7 @@ def gate_runs(
 
     Diverged runs count as the worst number of both groups.
     """
-    from heatbath.runs.read_groups import read_groups
+    from heatbath.runs.sources import read_groups
     from heatbath.stats.compare import parse_margin
     from heatbath.stats.gate import gate, read_baseline
     from heatbath.stats.inputs import read_sample

@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -34,44 +33,31 @@ _MNIST_MIRRORS = (
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
     "https://raw.githubusercontent.com/fgnt/mnist/master/",
 )
-# Name, shape and SHA-256 of the content; size and SHA-256 of the compressed file.
-_MNIST_TABLE: tuple[tuple[str, tuple[int, ...], str, int, str], ...] = (
-    (
-        "train-images-idx3-ubyte",
-        (60_000, 28, 28),
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        9_912_422,
-        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    ),
-    (
-        "train-labels-idx1-ubyte",
-        (60_000,),
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        28_881,
-        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    ),
-    (
-        "t10k-images-idx3-ubyte",
-        (10_000, 28, 28),
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        1_648_877,
-        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    ),
-    (
-        "t10k-labels-idx1-ubyte",
-        (10_000,),
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-        4_542,
-        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    ),
+# The shape of the content and the bytes of the compressed file; then the SHA-256 of both, file by file.
+_MNIST_SIZES = {
+    "train-images-idx3-ubyte": ((60_000, 28, 28), 9_912_422),
+    "train-labels-idx1-ubyte": ((60_000,), 28_881),
+    "t10k-images-idx3-ubyte": ((10_000, 28, 28), 1_648_877),
+    "t10k-labels-idx1-ubyte": ((10_000,), 4_542),
+}
+_MNIST_SHA256 = (
+    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 )
 # Training images and labels, then test images and labels.
 MNIST = tuple(
-    KnownFile(name, shape, content, f"{_MNIST_MIRRORS[0]}{name}.gz") for name, shape, content, _, _ in _MNIST_TABLE
+    KnownFile(name, shape, content, f"{_MNIST_MIRRORS[0]}{name}.gz")
+    for (name, (shape, _)), content in zip(_MNIST_SIZES.items(), _MNIST_SHA256[::2], strict=True)
 )
 MNIST_REMOTE = tuple(
     RemoteFile(tuple(f"{mirror}{name}.gz" for mirror in _MNIST_MIRRORS), size, compressed)
-    for name, _, _, size, compressed in _MNIST_TABLE
+    for (name, (_, size)), compressed in zip(_MNIST_SIZES.items(), _MNIST_SHA256[1::2], strict=True)
 )
 
 CIFAR10_REMOTE = RemoteFile(
@@ -83,44 +69,23 @@ CIFAR10_REMOTE = RemoteFile(
     170_052_171,
     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
-
-
-# Name; SHA-256 of the batch in the binary version; MD5 of the same batch in the Python version.
-_CIFAR10_TABLE = (
-    (
-        "data_batch_1",
-        "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-        "c99cafc152244af753f735de768cd75f",
-    ),
-    (
-        "data_batch_2",
-        "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-        "d4bba439e000b95fd0a9bffe97cbabec",
-    ),
-    (
-        "data_batch_3",
-        "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-        "54ebc095f3ab1f0389bbae665268c751",
-    ),
-    (
-        "data_batch_4",
-        "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-        "634d18415352ddfa80567beed471001a",
-    ),
-    (
-        "data_batch_5",
-        "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-        "482c414d41f54cd18b22e5b47cb7c3cb",
-    ),
-    (
-        "test_batch",
-        "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-        "40351d587109b95175f43aff81a1287e",
-    ),
+# Five training batches, then the test batch: the SHA-256 in the binary version, the MD5 in the Python version.
+_CIFAR10_NAMES = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
+_CIFAR10_SHA256 = (
+    "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
 )
-# Five training batches, then the test batch.
+_CIFAR10_MD5 = (
+    *("c99cafc152244af753f735de768cd75f", "d4bba439e000b95fd0a9bffe97cbabec", "54ebc095f3ab1f0389bbae665268c751"),
+    *("634d18415352ddfa80567beed471001a", "482c414d41f54cd18b22e5b47cb7c3cb", "40351d587109b95175f43aff81a1287e"),
+)
 CIFAR10 = tuple(
-    KnownFile(name, (10_000, CIFAR_RECORD), sha256, CIFAR10_REMOTE.urls[0], md5) for name, sha256, md5 in _CIFAR10_TABLE
+    KnownFile(name, (10_000, CIFAR_RECORD), sha256, CIFAR10_REMOTE.urls[0], md5)
+    for name, sha256, md5 in zip(_CIFAR10_NAMES, _CIFAR10_SHA256, _CIFAR10_MD5, strict=True)
 )
 _LARGEST_PICKLED_BATCH = 2 * 10_000 * CIFAR_RECORD
 
@@ -137,8 +102,7 @@ MNIST_FOLDERS = ("mnist", "MNIST/raw", "MNIST", "")
 CIFAR10_FOLDERS = ("", "cifar10", "cifar-10", "CIFAR10")
 
 
-@dataclass(frozen=True)
-class Location:
+class Location(NamedTuple):
     """Where a data set lies: a folder of MNIST's files, or one of the four forms of CIFAR-10."""
 
     path: Path
@@ -153,7 +117,7 @@ def load_arrays(name: str, data_dir: Folder, *, download: bool, progress: Progre
         if not download:
             raise DataError(missing(name, data_dir))
         folder = Path(data_dir).expanduser() if data_dir is not None else cache_dir()
-        where = _fetch_mnist(folder, progress) if name == "mnist" else _fetch_cifar10(folder, progress)
+        where = _fetch_mnist(folder / "mnist", progress) if name == "mnist" else _fetch_cifar10(folder, progress)
     return read(where)
 
 
@@ -168,19 +132,17 @@ def read(where: Location) -> Arrays:
     if where.form == "idx":
         arrays = [read_idx(file, known) for file, known in zip(where.files, MNIST, strict=True)]
         return arrays[0][:, None], arrays[1], arrays[2][:, None], arrays[3]
+    pickled = where.form.startswith("py")
     decode, largest = (
-        (read_pickled_cifar_batch, _LARGEST_PICKLED_BATCH)
-        if where.form.startswith("py")
-        else (read_cifar_batch, 10_000 * CIFAR_RECORD)
+        (read_pickled_cifar_batch, _LARGEST_PICKLED_BATCH) if pickled else (read_cifar_batch, 10_000 * CIFAR_RECORD)
     )
-    if where.form in ("py", "bin"):
+    if where.form.endswith(".tar.gz"):
+        members = read_archive(where.path, dict.fromkeys(_archive_members(where.form), largest), CIFAR10[0])
+        contents = [(content, where.path / name) for name, content in members.items()]
+    else:
         contents = [
             (read_content(file, largest, known), file) for file, known in zip(where.files, CIFAR10, strict=True)
         ]
-    else:
-        names = _archive_members(where.form)
-        members = read_archive(where.path, dict.fromkeys(names, largest), CIFAR10[0])
-        contents = [(members[name], Path(f"{where.path}/{name}")) for name in names]
     batches = [decode(content, known, file) for (content, file), known in zip(contents, CIFAR10, strict=True)]
     images, labels = (np.concatenate(part) for part in zip(*batches[:5], strict=True))
     return images, labels, *batches[5]
@@ -225,15 +187,13 @@ def read_mnist5k() -> tuple[Bytes, Bytes]:
 
 def _places(name: str, roots: list[Path]) -> Iterator[Location]:
     """Every place where people keep a data set, the quickest form first, whether there is anything or not."""
-    for root in roots:
-        for folder in MNIST_FOLDERS if name == "mnist" else CIFAR10_FOLDERS:
-            yield from _mnist_places(root / folder) if name == "mnist" else _cifar10_places(root / folder)
+    folders, places = (MNIST_FOLDERS, _mnist_places) if name == "mnist" else (CIFAR10_FOLDERS, _cifar10_places)
+    return (place for root in roots for folder in folders for place in places(root / folder))
 
 
 def _mnist_places(folder: Path) -> Iterator[Location]:
     plain = [folder / known.name for known in MNIST]
-    files = tuple(file if file.is_file() else file.with_name(f"{file.name}.gz") for file in plain)
-    yield Location(folder, "idx", files)
+    yield Location(folder, "idx", tuple(file if file.is_file() else Path(f"{file}.gz") for file in plain))
 
 
 def _cifar10_places(base: Path) -> Iterator[Location]:
@@ -253,22 +213,22 @@ def _archive_members(form: str) -> list[str]:
 
 def _fetch_mnist(folder: Path, progress: Progress | None) -> Location:
     for remote in MNIST_REMOTE:
-        download(remote, folder / "mnist", progress=progress)
-    return next(_mnist_places(folder / "mnist"))
+        download(remote, folder, progress=progress)
+    return next(_mnist_places(folder))
 
 
 def _fetch_cifar10(folder: Path, progress: Progress | None) -> Location:
     """Download the archive and put its batches in its place, which load far quicker."""
     archive = download(CIFAR10_REMOTE, folder, progress=progress)
-    names = _archive_members("bin.tar.gz")
-    contents = read_archive(archive, dict.fromkeys(names, 10_000 * CIFAR_RECORD), CIFAR10[0])
+    sizes = dict.fromkeys(_archive_members("bin.tar.gz"), 10_000 * CIFAR_RECORD)
+    contents = read_archive(archive, sizes, CIFAR10[0]).values()
     where = next(_cifar10_places(folder))
     try:
-        for name, file, known in zip(names, where.files, CIFAR10, strict=True):
-            known.check(contents[name], archive)
+        for content, file, known in zip(contents, where.files, CIFAR10, strict=True):
+            known.check(content, archive)
             file.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(file) as written:
-                written.write(contents[name])
+                written.write(content)
     except OSError:  # no room for both: the archive alone will do
         return Location(archive, "bin.tar.gz", (archive,))
     archive.unlink(missing_ok=True)

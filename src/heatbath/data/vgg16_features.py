@@ -43,14 +43,8 @@ def load_vgg16_features(
 ) -> dict[str, Tensor]:
     """Return the 26 tensors of VGG16's convolutions under torchvision's names, float32 on the CPU, verified.
 
-    Args:
-        weights: a file, or ``"imagenet"`` to look for one as `find_vgg16_features` does.
-        data_dir: a folder to look in first, and to download to.
-        download_missing: whether to fetch torchvision's file (528 MiB) if none is found.
-        progress: told how the download goes.
-
-    Raises:
-        DataError: no file is found, or it does not hold the ImageNet weights.
+    ``weights`` is a file, or ``"imagenet"`` to look for one as `find_vgg16_features` does, and to fetch torchvision's
+    (528 MiB) to ``data_dir`` or the cache if there is none.
     """
     if os.fspath(weights) != "imagenet":
         return read_vgg16_features(Path(weights))
@@ -65,8 +59,7 @@ def load_vgg16_features(
 def find_vgg16_features(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
     """Return the first file of VGG16 features in the data folders (and their ``vgg16/``) or in torch's own cache."""
     folders = [folder for root in data_roots(data_dir) for folder in (root / "vgg16", root)]
-    names = (*_NPZ_NAMES, REMOTE.name)
-    candidates = [folder / name for folder in folders for name in names]
+    candidates = [folder / name for folder in folders for name in (*_NPZ_NAMES, REMOTE.name)]
     candidates.append(Path(torch.hub.get_dir()) / "checkpoints" / REMOTE.name)
     return next((path for path in candidates if path.is_file()), None)
 
@@ -85,14 +78,13 @@ def read_vgg16_features(path: Path) -> dict[str, Tensor]:
     try:
         features = _read_npz(path) if path.suffix == ".npz" else _read_pth(path)
         check_features(features)
+        if half_precision_digest(features) != HALF_PRECISION_SHA256 and not _is_original(path):
+            expected = f"weights whose half-precision SHA-256 is {HALF_PRECISION_SHA256}"
+            raise DataError(f"it does not hold VGG16's ImageNet weights; expected {expected}")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     except DataError as error:
         raise DataError(f"{path} is damaged: {error}; delete it and get {REMOTE.urls[0]}") from None
-    if half_precision_digest(features) != HALF_PRECISION_SHA256 and not _is_original(path):
-        expected = f"weights whose half-precision SHA-256 is {HALF_PRECISION_SHA256}"
-        cause = "it does not hold VGG16's ImageNet weights"
-        raise DataError(f"{path} is damaged: {cause}; expected {expected}; delete it and get {REMOTE.urls[0]}")
     return features
 
 

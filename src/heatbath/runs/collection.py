@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, SupportsIndex, overload
 
@@ -39,7 +40,7 @@ class Records(list[Record]):
         found: dict[str, Records] = {}
         for record in self:
             values = {name: _setting(record, name) for name in names if by is not None or name != "seed"}
-            label = ", ".join(_word(name, value) for name, value in values.items()) or "all runs"
+            label = ", ".join(in_words(name, value) for name, value in values.items()) or "all runs"
             found.setdefault(label, Records()).append(record)
         return found
 
@@ -52,14 +53,10 @@ class Records(list[Record]):
         try:
             pandas = import_module("pandas")
         except ModuleNotFoundError:
-            raise ModuleNotFoundError(
-                "to_pandas needs pandas: pip install 'heatbath[notebooks]'", name="pandas"
-            ) from None
+            advice = "to_pandas needs pandas: pip install 'heatbath[notebooks]'"
+            raise ModuleNotFoundError(advice, name="pandas") from None
         rows = [
-            {
-                **{"run": record.run, "status": record.status, **record.config.settings()},
-                **{"epoch": number, "rate": epoch.rate, **epoch.metrics},
-            }
+            {**_settings(record), "epoch": number, "rate": epoch.rate, **epoch.metrics}
             for record in self
             for number, epoch in enumerate(record.epochs, start=1)
         ]
@@ -180,8 +177,12 @@ def concerned(configs: Iterable[RunConfig], name: str) -> list[RunConfig]:
     ]
 
 
+def _settings(record: Record) -> dict[str, Any]:
+    return {"run": record.run, "status": record.status, **record.config.settings()}
+
+
 def _setting(record: Record, name: str) -> Any:
-    values: Mapping[str, Any] = {"run": record.run, "status": record.status, **record.config.settings()}
+    values = _settings(record)
     if name not in values:
         raise ValueError(f"{name!r} is no setting of a run: choose one of {', '.join(values)}")
     return values[name]
@@ -196,14 +197,12 @@ def _fits(record: Record, name: str, wanted: Any) -> bool:
     return value == wanted or str(value) == str(wanted)
 
 
-def _word(name: str, value: Any) -> str:
+def in_words(name: str, value: Any) -> str:
     """Words stand for themselves; a number has the name of its setting before it."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return text if text[:1].isalpha() and value not in (None, True, False) else f"{name} {text}"
 
 
 def _state(members: Sequence[Record]) -> str:
-    counts: dict[str, int] = {}
-    for record in members:
-        counts[record.status] = counts.get(record.status, 0) + 1
+    counts = Counter(record.status for record in members)
     return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{count} {name}" for name, count in counts.items())

@@ -30,6 +30,10 @@ _CHOICES = {
     "schedule": SCHEDULES,
     "sampling": ("shuffled", "replacement"),
 }
+_INTEGERS = {  # the most and the least
+    **{"batch_size": (2**31, 1), "epochs": (2**20, 1), "seed": (2**64, 0)},
+    **dict.fromkeys(("validation", "warmup"), (2**31, 0)),
+}
 # Fields that came after the first runs were stored: left out of the hash where they have their default.
 _LATER = {"task", "optimizer", "schedule", "warmup", "clip_norm", "sampling", "beta2"}
 _FORMATS = {"mnist5k": 2}  # of the hash, by data set; else 1: raised when the same fields come to mean other numbers
@@ -118,16 +122,19 @@ class RunConfig:
         else:
             self._take_task(self.task)
         for name, allowed in _CHOICES.items():
-            _choose(name, getattr(self, name), allowed)
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"unknown {name} {getattr(self, name)!r}: choose one of {', '.join(allowed)}")
         if type(self.law).__module__ != Law.__module__:
             raise ValueError(f"law {self.law} is not one of heatbath's, so that a stored run could not be read back")
         if self.protocol.kind != "random":
             put("law", Constant())
             put("coupling", "gradient")
-        for name in ("lr", "momentum", "weight_decay", "beta2"):
+        for name in ("lr", "momentum", "weight_decay", "beta2", *["clip_norm"] * (self.clip_norm is not None)):
             put(name, _number(name, getattr(self, name)))
-        if self.lr <= 0.0:
+        if self.lr == 0.0:
             raise ValueError(f"lr must be positive, got {self.lr}")
+        if self.clip_norm == 0.0:
+            raise ValueError("clip_norm must be positive; None leaves gradients as they are")
         for name in ("momentum", "beta2"):
             if getattr(self, name) >= 1.0:
                 raise ValueError(f"{name} must be below 1, got {getattr(self, name)}")
@@ -137,18 +144,11 @@ class RunConfig:
             put("nesterov", False)
         else:
             put("beta2", RunConfig.beta2)
-        if self.optimizer == "sgd" and self.momentum == 0.0:  # the same step by other names
-            put("nesterov", False)
-            put("coupling", "gradient")
-        if self.clip_norm is not None:
-            put("clip_norm", _number("clip_norm", self.clip_norm))
-            if self.clip_norm == 0.0:
-                raise ValueError("clip_norm must be positive; None leaves gradients as they are")
-        put("batch_size", check_integer("batch_size", self.batch_size, 2**31, least=1))
-        put("epochs", check_integer("epochs", self.epochs, 2**20, least=1))
-        put("seed", check_integer("seed", self.seed))
-        put("validation", check_integer("validation", self.validation, 2**31))
-        put("warmup", check_integer("warmup", self.warmup, 2**31))
+            if self.momentum == 0.0:  # the same step by other names
+                put("nesterov", False)
+                put("coupling", "gradient")
+        for name, (most, least) in _INTEGERS.items():
+            put(name, check_integer(name, getattr(self, name), most, least=least))
         self._check_sizes()
 
     def _check_network(self) -> None:
@@ -173,32 +173,24 @@ class RunConfig:
             self.__dict__[name] = value
 
     def _check_sizes(self) -> None:
-        images = self._all_images
-        words = ("training images", "images") if self.task is None else ("training samples", "samples")
-        if self.validation >= images:
-            raise ValueError(f"validation {self.validation}: {self._data} has {images:,} {words[0]}")
+        data, word = (self.dataset, "images") if self.task is None else (f"task {self.model}", "samples")
+        if self.validation >= self._all_images:
+            raise ValueError(f"validation {self.validation}: {data} has {self._all_images:,} training {word}")
         if self.batch_size > self.training_images:
-            left = f"{self.training_images:,} {words[1]} to train on"
-            raise ValueError(f"batch_size {self.batch_size}: {self._data} has {left}")
+            raise ValueError(f"batch_size {self.batch_size}: {data} has {self.training_images:,} {word} to train on")
         if self.warmup >= self.steps:
             raise ValueError(f"warmup {self.warmup} is as long as the run, which has {self.steps:,} steps")
-
-    @property
-    def _data(self) -> str:
-        return self.dataset if self.task is None else f"task {self.model}"
 
     @property
     def _all_images(self) -> int:
         return self.task.facts.samples if self.task is not None else IMAGE_SETS[self.dataset].training_images
 
     def __repr__(self) -> str:
-        values = {**self.settings(), "task": self.task}
-        hidden = {"model", "dataset"} if self.task is not None else set()
-        usual = {field.name: getattr(type(self), field.name) for field in fields(self)}
+        hidden = () if self.task is None else ("model", "dataset")
         shown = [
-            f"{name}={getattr(self, name) if name == 'task' else value!r}"
-            for name, value in values.items()
-            if name not in hidden and str(value) != str(usual[name])
+            f"{name}={value if name == 'task' else repr(value)}"
+            for name, value in {**self.settings(), "task": self.task}.items()
+            if name not in hidden and str(value) != str(getattr(RunConfig, name))
         ]
         return f"RunConfig({', '.join(shown)})"
 
@@ -209,11 +201,7 @@ class RunConfig:
 
     @property
     def cost(self) -> Cost:
-        """What it costs in time and memory, roughly.
-
-        Raises:
-            ValueError: its task cannot be trained.
-        """
+        """What it costs in time and memory, roughly."""
         if self.task is None:
             return self.network.cost
         from heatbath.tasks.probe import probe
@@ -314,12 +302,9 @@ def sweep(base: RunConfig, **axes: Any) -> list[RunConfig]:
 
 
 def read_config(values: Mapping[str, Any], run: str) -> RunConfig:
-    """Return the config of a stored run.
+    """Return the config of a stored run, if that is its name.
 
     A run of mnist5k that was stored before its split was mended comes back as one of ``mnist5k-old``.
-
-    Raises:
-        ValueError: a field is missing, unknown or not allowed, or the run has another name.
     """
     config = RunConfig.from_dict(values)
     if config.run == run:
@@ -329,16 +314,10 @@ def read_config(values: Mapping[str, Any], run: str) -> RunConfig:
     raise ValueError(f"it is named {run}, but its config is {config.run}")
 
 
-def _choose(name: str, value: Any, allowed: Iterable[str]) -> None:
-    if value not in tuple(allowed):
-        raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(allowed)}")
-
-
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value!r}")
-    if value < 0.0:
-        raise ValueError(f"{name} must not be negative, got {value!r}")
+    if not math.isfinite(value) or value < 0.0:
+        allowed = "not be negative" if math.isfinite(value) else "be a finite number"
+        raise ValueError(f"{name} must {allowed}, got {value!r}")
     return float(value) + 0.0  # -0.0 becomes 0.0

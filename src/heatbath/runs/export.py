@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from dataclasses import fields
 from hashlib import blake2b
 from importlib import import_module
-from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any
 
 from heatbath.runs.configs import RunConfig, read_config
-from heatbath.runs.packing import read_origins
-from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, Origin, Record, check_record
+from heatbath.runs.packing import each_origin, read_origins
+from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, Origin, Record, check_record, old_origin
 from heatbath.system.whole_files import whole_file
 
 FORMAT = 2  # of a line; those of heatbath 0.1.0 do not name theirs
@@ -47,20 +46,17 @@ def write_lines(records: Iterable[Record], path: str | os.PathLike[str]) -> None
 
     The same records give the same bytes.
     """
+    lines = (_line(record) for record in sorted(records, key=lambda record: record.run))
     with _export(Path(path)) as file:
         if str(path).endswith(".gz"):
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
-                packed.writelines(_line(record) for record in sorted(records, key=lambda record: record.run))
+                packed.writelines(lines)
         else:
-            file.writelines(_line(record) for record in sorted(records, key=lambda record: record.run))
+            file.writelines(lines)
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[Record]:
-    """Return the records of `write_lines`.
-
-    Raises:
-        ValueError: a line is not one of ours; the message names it.
-    """
+    """Return the records of `write_lines`; a line that is not one of ours is named."""
     path = Path(path)
     if path.suffix in (".csv", ".parquet"):
         raise ValueError(f"{path}: tables are not read back; export the runs as .jsonl or .jsonl.gz")
@@ -102,17 +98,12 @@ def write_csv(records: Iterable[Record], path: str | os.PathLike[str]) -> None:
 
 
 def write_parquet(records: Iterable[Record], path: str | os.PathLike[str]) -> None:
-    """Write the table of `write_csv` as Parquet.
-
-    Raises:
-        ValueError: pyarrow is not installed.
-    """
+    """Write the table of `write_csv` as Parquet."""
     try:
         pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ModuleNotFoundError:
-        raise ValueError(
-            "Parquet files need the package pyarrow: pip install 'heatbath[parquet]'; or write CSV"
-        ) from None
+        needs = "Parquet files need the package pyarrow: pip install 'heatbath[parquet]'; or write CSV"
+        raise ValueError(needs) from None
     found = list(records)
     schema = pyarrow.schema([(name, _TYPES.get(name, "float64")) for name in _columns(found)])
     table = pyarrow.Table.from_pylist(list(_rows(found)), schema=schema)
@@ -156,36 +147,28 @@ def _parse(values: Any) -> Record:
     if lacking := [name for name in _FIELDS[form] if name not in values]:
         raise ValueError(f"it has no {', '.join(lacking)}")
     config = read_config(values["config"], values["run"])
-    if form > 1 and digest({name: value for name, value in values.items() if name != "digest"}) != values["digest"]:
+    if form == 1:  # a run had one origin, of all its epochs
+        made = old_origin(values["versions"], values["device"], values["precision"])
+        values["origins"] = [(config.epochs, made)]
+    elif digest({name: value for name, value in values.items() if name != "digest"}) != values["digest"]:
         raise ValueError("its digest does not fit: a value was changed")
-    origins = read_origins(json.dumps(values["origins"] if form > 1 else _old_origins(values)))
+    origins = read_origins(json.dumps(values["origins"]))
     status = "pending" if values["status"] == "running" else values["status"]
-    epochs = _epochs(values["curves"], origins)
-    last = origins[-1][1] if origins else {}
+    epochs, last = tuple(_epochs(values["curves"], origins)), origins[-1][1] if origins else {}
     record = Record(config, status, epochs, _as_float(values["seconds"]), last, verified=form > 1)
     check_record(record)
     return record
 
 
-def _epochs(curves: Any, origins: Iterable[tuple[int, Origin]]) -> tuple[Epoch, ...]:
+def _epochs(curves: Any, origins: Iterable[tuple[int, Origin]]) -> Iterator[Epoch]:
     if "rate" not in curves or len({len(curve) for curve in curves.values()}) != 1:
         raise ValueError("its curves are not those of a run, or differ in length")
-    made = chain.from_iterable(repeat(origin, count) for count, origin in origins)
-    points = (dict(zip(curves, map(_as_float, point), strict=True)) for point in zip(*curves.values(), strict=True))
-    # Lines of heatbath 0.1.0 have nulls where nothing is held out.
-    return tuple(
-        Epoch(point.pop("rate"), {name: value for name, value in point.items() if value is not None}, next(made, {}))
-        for point in points
-    )
-
-
-def _old_origins(values: Mapping[str, Any]) -> list[tuple[int, dict[str, str]]]:
-    """A run had one origin, of all its epochs."""
-    versions = values["versions"]
-    if not isinstance(versions, dict):
-        raise ValueError(f"its versions are {versions!r}")
-    words = {**versions, "device": values["device"], "precision": values["precision"]}
-    return [(values["config"]["epochs"], {name: word for name, word in words.items() if word != ""})]
+    made = each_origin(origins)
+    for values in zip(*curves.values(), strict=True):
+        point = dict(zip(curves, map(_as_float, values), strict=True))
+        rate = point.pop("rate")
+        # Lines of heatbath 0.1.0 have nulls where nothing is held out.
+        yield Epoch(rate, {name: value for name, value in point.items() if value is not None}, next(made, {}))
 
 
 def _as_float(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from heatbath.runs import rows
 from heatbath.runs.configs import read_config
-from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, Record, check_record
+from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, Record, check_record, old_origin
 
 VERSION = 1
 _COLUMNS = "run, config, status, device, versions, precision, seconds, owner, checkpoint, created, updated"
@@ -71,10 +71,7 @@ def migrate(connection: sqlite3.Connection, is_alive: Callable[[str], bool]) -> 
 
 def _to_record(columns: Sequence[Any], numbers: Sequence[tuple[Any, ...]]) -> Record:
     run, text, status, device, versions, precision, seconds, *_ = columns
-    words = json.loads(versions)
-    if not isinstance(words, dict):
-        raise ValueError(f"its versions are {words!r}")
-    origin = {name: word for name, word in (words | {"device": device, "precision": precision}).items() if word != ""}
+    origin = old_origin(json.loads(versions), device, precision)
     config = read_config(json.loads(text), run)
     missing = set(range(1, len(numbers) + 1)) - {number for _, number, *_ in numbers}
     if missing:

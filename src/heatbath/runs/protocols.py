@@ -23,9 +23,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 class Protocol:
     """One protocol; `parse_protocol` reads what ``str`` prints.
 
-    Attributes:
-        kind: ``"constant"``, ``"random"`` or ``"cyclic"``.
-        period: the paper's ``P`` in epochs, for a cyclic protocol; its true period is twice that.
+    The period of a cyclic one is the paper's ``P`` in epochs; its true period is twice that.
     """
 
     kind: str = "constant"
@@ -74,23 +72,16 @@ def schedule_factors(schedule: str, warmup: int, total: int, steps: Array) -> Ar
 
 
 def parse_protocol(text: str | Protocol) -> Protocol:
-    """Return the protocol that ``text`` names: ``constant``, ``random`` or ``cyclic:P``.
-
-    Raises:
-        ValueError: the name is unknown, or a cyclic protocol's period is missing or not positive.
-        TypeError: ``text`` is neither a string nor a protocol.
-    """
+    """Return the protocol that ``text`` names: ``constant``, ``random`` or ``cyclic:P``."""
     if isinstance(text, Protocol):
         return text
     if not isinstance(text, str):
         raise TypeError(f"protocol must be a Protocol or a string such as 'cyclic:30', got {text!r}")
     kind, colon, period = text.strip().lower().partition(":")
-    if not colon:
-        if kind == "cyclic":
-            raise ValueError("protocol cyclic needs a period in epochs, for instance cyclic:30")
-        return Protocol(kind)
+    if kind == "cyclic" and not colon:
+        raise ValueError("protocol cyclic needs a period in epochs, for instance cyclic:30")
     try:
-        number = float(period)
+        number = float(period) if colon else None
     except ValueError:
         raise ValueError(f"protocol {text!r}: {period!r} is not a number of epochs") from None
     return Protocol(kind, number)

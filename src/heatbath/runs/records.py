@@ -26,15 +26,10 @@ _RANGES = {"accuracy": (0.0, 1.0), "loss": (0.0, math.inf)}  # by the last word 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What was measured after one epoch.
+    """What was measured after one epoch: the mean rate of its mini-batches, and metrics by name.
 
-    A metric is an attribute too: ``epoch.test_accuracy``. Two epochs with the same numbers are equal, wherever they
-    were computed.
-
-    Attributes:
-        rate: the mean rate of its mini-batches.
-        metrics: numbers by name. Those of ``train`` are over all training images, without dropout.
-        origin: what made them; empty where that is not known.
+    A metric is an attribute too: ``epoch.test_accuracy``. Those of ``train`` are over all training images, without
+    dropout. Two epochs with the same numbers are equal, wherever they were computed; an origin may be empty.
     """
 
     rate: float
@@ -119,9 +114,8 @@ class Record:
         if name == "rate":
             return [epoch.rate for epoch in self.epochs]
         if name not in self.curves and name not in METRICS:
-            raise ValueError(
-                f"unknown curve {name!r}: choose one of {', '.join(dict.fromkeys((*self.curves, *METRICS)))}"
-            )
+            known = ", ".join(dict.fromkeys((*self.curves, *METRICS)))
+            raise ValueError(f"unknown curve {name!r}: choose one of {known}")
         return [epoch.metrics.get(name) for epoch in self.epochs]
 
     def final(self, name: str) -> float | None:
@@ -139,28 +133,18 @@ class Record:
     @property
     def chosen_test_accuracy(self) -> float | None:
         """The test accuracy at the epoch that the validation split likes best: not optimistic, as the best one is."""
-        choice = self._derive("validation_accuracy", max)
-        if choice is None:
-            return None
-        best: float = self.epochs[self.curve("validation_accuracy").index(choice)].test_accuracy
-        return best
+        chosen = self._derive("validation_accuracy", lambda values: values.index(max(values)))
+        return None if chosen is None else self.curve("test_accuracy")[int(chosen)]
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers that tables and ``--json`` show, None where there are none."""
+        accuracy = "test_accuracy"
         return {
-            "run": self.run,
-            "seed": self.config.seed,
-            "status": self.status,
-            "epochs": len(self.epochs),
-            "final_test_accuracy": self.final("test_accuracy"),
-            "best_test_accuracy": self.best("test_accuracy"),
-            "tail_test_accuracy": self.tail("test_accuracy"),
+            **{"run": self.run, "seed": self.config.seed, "status": self.status, "epochs": len(self.epochs)},
+            **{f"{how}_{accuracy}": getattr(self, how)(accuracy) for how in ("final", "best", "tail")},
             "chosen_test_accuracy": self.chosen_test_accuracy,
-            "final_train_accuracy": self.final("train_accuracy"),
-            "final_train_loss": self.final("train_loss"),
-            "final_test_loss": self.final("test_loss"),
-            "verified": self.verified,
-            "config": self.config.to_dict(),
+            **{f"final_{name}": self.final(name) for name in ("train_accuracy", "train_loss", "test_loss")},
+            **{"verified": self.verified, "config": self.config.to_dict()},
         }
 
     def _derive(self, name: str, function: Callable[[list[Any]], float]) -> float | None:
@@ -174,12 +158,16 @@ def join_origins(made: Iterable[Origin], last: Origin) -> list[tuple[int, Origin
     return found if not last or (found and found[-1][1] == last) else [*found, (0, last)]
 
 
-def check_record(record: Record) -> None:
-    """Refuse what no run leaves behind, but a damaged file or database may hold.
+def old_origin(versions: Any, device: str, precision: str) -> Origin:
+    """Return the one origin that a run had in stores and exports of heatbath 0.1.0."""
+    if not isinstance(versions, dict):
+        raise ValueError(f"its versions are {versions!r}")
+    words = {**versions, "device": device, "precision": precision}
+    return {name: word for name, word in words.items() if word != ""}
 
-    Raises:
-        ValueError: a word or number is of another kind, or the epochs do not fit the config.
-    """
+
+def check_record(record: Record) -> None:
+    """Refuse what no run leaves behind, but a damaged file or database may hold."""
     if record.status not in STATUSES:
         raise ValueError(f"unknown status {record.status!r}")
     _check_numbers(record)
@@ -188,14 +176,11 @@ def check_record(record: Record) -> None:
         raise ValueError(f"it has {count} epochs, its config {whole}")
     if type(record.seconds) is not float or not 0.0 <= record.seconds < math.inf:
         raise ValueError(f"its seconds are {record.seconds!r}")
-    for _, origin in record.origins:
-        if not isinstance(origin, dict):
-            raise ValueError(f"its origin is {origin!r}")
-        for word in (*origin, *origin.values()):
-            if not isinstance(word, str):
-                raise ValueError(f"{word!r} is in the place of a device, precision or version")
-            if not word.isprintable():  # such as what moves the cursor of a terminal, or half of a surrogate pair
-                raise ValueError(f"{word!r} cannot be printed")
+    for word in (word for _, origin in record.origins for pair in origin.items() for word in pair):
+        if not isinstance(word, str):
+            raise ValueError(f"{word!r} is in the place of a device, precision or version")
+        if not word.isprintable():  # such as what moves the cursor of a terminal, or half of a surrogate pair
+            raise ValueError(f"{word!r} cannot be printed")
 
 
 def _check_numbers(record: Record) -> None:
@@ -204,11 +189,9 @@ def _check_numbers(record: Record) -> None:
         raise ValueError("its epochs have different metrics")
     if not all(isinstance(name, str) and name.isprintable() for name in names):
         raise ValueError(f"its metrics are {names!r}")
-    held_out = record.config.validation > 0
-    if record.epochs and held_out is not any(name.startswith("validation") for name in names):
-        raise ValueError(
-            f"it has {'no ' * held_out}metrics of validation, and holds out {record.config.validation} images"
-        )
+    held_out = record.config.validation
+    if record.epochs and (held_out > 0) is not any(name.startswith("validation") for name in names):
+        raise ValueError(f"it has {'no ' * (held_out > 0)}metrics of validation, and holds out {held_out} images")
     for name in names if record.epochs else ():
         values = record.curve(name)
         if {*map(type, values)} != {float} or not all(map(math.isfinite, values)):
@@ -216,6 +199,6 @@ def _check_numbers(record: Record) -> None:
         # A user's loss may be negative, and accuracy be counted in points.
         known = name.rpartition("_")[2] if record.config.task is None else ""
         low, high = _RANGES.get(known, (-math.inf, math.inf))
-        if not (low <= min(values) and max(values) <= high):
-            worst = min(values) if min(values) < low else max(values)
+        worst = min(values) if min(values) < low else max(values)
+        if not low <= worst <= high:
             raise ValueError(f"its {name} is {worst:.6g} somewhere, which is out of range")

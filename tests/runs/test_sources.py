@@ -7,8 +7,8 @@ import pytest
 
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.export import write_csv, write_lines
-from heatbath.runs.read_groups import read_groups
 from heatbath.runs.records import Record
+from heatbath.runs.sources import read_groups
 from heatbath.runs.store import Store
 from measured import an_epoch
 
