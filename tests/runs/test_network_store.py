@@ -34,7 +34,7 @@ DIE = """
 import os, signal
 from heatbath.runs.store import Store
 store = Store(sys.argv[2])
-with store.database.transaction() as connection:
+with store.transaction() as connection:
     connection.execute("PRAGMA cache_size = 1")  # pages go to the file before the end
     connection.execute("UPDATE runs SET config = config || ?", ("x" * 40000,))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -43,7 +43,7 @@ HOLD = """
 from heatbath.runs.store import Store
 with Store(sys.argv[2]) as store:
     store.statuses()
-    with store.database.transaction():
+    with store.transaction():
         pass
     print("open", flush=True)
     input()

@@ -14,18 +14,13 @@ _ORDER = get_args(Verdict)
 
 
 class Merged(NamedTuple):
-    """What a merge did: how many runs were new here, got better, were known already; and which were left alone.
-
-    Attributes:
-        differing: with other numbers here and there, as far as both go; ours were kept.
-        busy: being trained here; merge again when they have ended.
-    """
+    """What a merge did: how many runs were new here, got better, were known already; and which were left alone."""
 
     added: int
     improved: int
     known: int
-    differing: tuple[str, ...] = ()
-    busy: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()  # with other numbers here and there, as far as both go; ours were kept
+    busy: tuple[str, ...] = ()  # being trained here; merge again when they have ended
 
 
 def judge(ours: Record | None, theirs: Record) -> Verdict:

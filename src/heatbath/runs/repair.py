@@ -21,19 +21,12 @@ from heatbath.system.locks import is_alive
 
 
 class Repaired(NamedTuple):
-    """What a repair found.
+    """What a repair found."""
 
-    Attributes:
-        whole: how many runs are as they were.
-        mended: of the runs that were damaged, how many epochs are kept; those that lack none have ended.
-        lost: the runs whose config cannot be read: they have to be asked for again.
-        damaged: where the damaged database is now; None if there was nothing to repair.
-    """
-
-    whole: int
-    mended: dict[str, int]
-    lost: tuple[str, ...]
-    damaged: Path | None
+    whole: int  # runs that are as they were
+    mended: dict[str, int]  # of the runs that were damaged, how many epochs are kept; those that lack none have ended
+    lost: tuple[str, ...]  # the runs whose config cannot be read: they have to be asked for again
+    damaged: Path | None  # where the damaged database is now; None if there was nothing to repair
 
 
 def repair(store: Path) -> Repaired:

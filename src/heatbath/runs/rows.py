@@ -40,8 +40,7 @@ STATEMENTS = (
     f"PRAGMA user_version = {VERSION}",
 )
 SCHEMA = ";\n".join(STATEMENTS)
-EpochRow: TypeAlias = tuple[str, int, bytes]
-"""The run, the number, counted from 1, and what `heatbath.runs.packing` makes of an epoch."""
+EpochRow: TypeAlias = tuple[str, int, bytes]  # the run, the number counted from 1, and what `packing` makes of it
 
 
 class DamagedRowError(Exception):
@@ -74,19 +73,12 @@ _MARKS = ", ".join("?" * (len(Row._fields) + 1))
 
 
 class Damage(NamedTuple):
-    """What is wrong with the rows of a run, and what is sound of them.
-
-    Attributes:
-        reason: what is wrong.
-        config: None where it cannot be read.
-        epochs: the first ones, up to the first that is damaged or missing.
-        seconds: 0 where the row does not vouch for them.
-    """
+    """What is wrong with the rows of a run, and what is sound of them."""
 
     reason: str
-    config: RunConfig | None
-    epochs: tuple[Epoch, ...] = ()
-    seconds: float = 0.0
+    config: RunConfig | None  # where it can be read
+    epochs: tuple[Epoch, ...] = ()  # up to the first that is damaged or missing
+    seconds: float = 0.0  # where the row vouches for them
 
     def mend(self, config: RunConfig) -> Record:
         """Return a record of what is sound: finished if no epoch is lacking, or else pending."""
@@ -101,19 +93,12 @@ class Damage(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Rows of runs and their epochs as the database has them, sound or not.
-
-    Attributes:
-        runs: each with its digest.
-        epochs: of each run, in order.
-        reasons: why a digest was not to be given, by run; see `heatbath.runs.old_rows`.
-        verified: whether the digests are the database's own.
-    """
+    """Rows of runs, each with its digest, and their epochs as the database has them, sound or not."""
 
     runs: Sequence[tuple[Row, bytes]]
     epochs: Mapping[str, Sequence[EpochRow]]
-    reasons: Mapping[str, str] = {}
-    verified: bool = True
+    reasons: Mapping[str, str] = {}  # why a digest does not fit, where that is known
+    verified: bool = True  # whether the digests are the database's own
 
     def sort_out(self, is_alive: Callable[[str], bool]) -> tuple[list[Record], dict[str, Damage]]:
         """Return the records, and the runs whose rows are damaged; a run whose owner is not alive counts as pending."""
@@ -222,15 +207,8 @@ def append(
 ) -> Row:
     """Write what was measured, in the place of epochs of the same numbers, and return the row that says so.
 
-    Of a run that has ended, what an earlier attempt recorded beyond, before it lost its checkpoints, is removed.
-
-    Args:
-        connection: in a transaction.
-        row: of the run; the caller writes the one that is returned.
-        first: how many epochs came before.
-        epochs: what was measured.
-        origin: what worked on the run now.
-        ended: whether these are the last epochs.
+    ``first`` epochs came before, and ``origin`` is what worked on the run now. Of a run that has ended, what an earlier
+    attempt recorded beyond, before it lost its checkpoints, is removed.
     """
     if first > row.epochs:
         raise ValueError(f"run {row.run} has {row.epochs} epochs; number {first + 1} cannot follow")

@@ -22,15 +22,10 @@ _Row = Mapping[str, Any]
 
 
 class Source(NamedTuple):
-    """What was read.
-
-    Attributes:
-        records: of each run the best.
-        differing: for each file the runs of which it has other numbers than an equally good record read before.
-    """
+    """What was read: of each run the best record."""
 
     records: list[Record]
-    differing: dict[Path, list[str]]
+    differing: dict[Path, list[str]]  # the runs of a file that have other numbers than an equally good record before
 
 
 @dataclass(frozen=True)

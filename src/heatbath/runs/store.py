@@ -1,7 +1,4 @@
-"""The one place where results live: a folder with an SQLite database, the checkpoints and the locks of those at work.
-
-One transaction per epoch and stack.
-"""
+"""The one place where results live: a folder with an SQLite database, checkpoints and the locks of those at work."""
 
 from __future__ import annotations
 
@@ -13,67 +10,40 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from heatbath.runs import export, merging, rows
+from heatbath.runs import export, merging, old_rows, rows
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.database import Database
 from heatbath.runs.records import ENDED, Epoch, Origin, Record
-from heatbath.system.locks import Owner, is_alive
+from heatbath.system.locks import Owner
 
 
 @dataclass(frozen=True)
 class Update:
-    """What a transaction adds to one run.
-
-    Attributes:
-        first: how many epochs came before these.
-        epochs: what was measured.
-        status: ``"running"``, ``"finished"`` or ``"diverged"``.
-        seconds: to be added to the run's.
-        origin: what works on the run now; each epoch has its own.
-        checkpoint: the file with its state, if it goes on.
-    """
+    """What a transaction adds to one run."""
 
     run: str
-    first: int = 0
+    first: int = 0  # how many epochs came before these
     epochs: Sequence[Epoch] = ()
-    status: str = "running"
-    seconds: float = 0.0
-    origin: Origin = field(default_factory=dict)
-    checkpoint: str | None = None
+    status: str = "running"  # or finished, or diverged
+    seconds: float = 0.0  # to be added to the run's
+    origin: Origin = field(default_factory=dict)  # what works on the run now; each epoch has its own
+    checkpoint: str | None = None  # the file with its state, if it goes on
 
 
 class Traces(NamedTuple):
-    """What a run has left in a store besides its numbers.
+    """What a run has left in a store besides its numbers."""
 
-    Attributes:
-        added: when it came to the store, in seconds since 1970.
-        updated: when it was last claimed, recorded or merged.
-        checkpoint: the name of the file with its state, if it has not ended and the file is there.
-    """
-
-    added: float
-    updated: float
-    checkpoint: str | None
+    added: float  # when it came to the store, in seconds since 1970
+    updated: float  # when it was last claimed, recorded or merged
+    checkpoint: str | None  # the name of the file with its state, if it has not ended and the file is there
 
 
-class Store:
-    """Runs and their curves, in a folder that several processes may use at once.
-
-    Args:
-        path: the folder; made by the first transaction if it is not there, unless only to be read.
-        read_only: neither write nor create anything; works on a folder that cannot be written to.
-    """
-
-    FILE = Database.FILE
-
-    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
-        self._named = Path(path)  # in messages, as the caller knows it
-        self.path = self._named.absolute()  # the working folder may change while a store is open
-        self.checkpoints, self.owners = self.path / "checkpoints", self.path / "owners"
-        self.database = Database(self.path, self._named, read_only=read_only)
+class Store(Database):
+    """Runs and their curves, in a folder that several processes may use at once."""
 
     def __enter__(self) -> Store:
         return self
@@ -81,31 +51,18 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close the database; the store cannot be used any more."""
-        self.database.close()
-
     def records(
-        self,
-        runs: Iterable[str] | None = None,
-        *,
-        status: str | None = None,
-        where: Callable[[RunConfig], bool] | None = None,
+        self, runs: Iterable[str] | None = None, *, where: Callable[[RunConfig], bool] = lambda _: True
     ) -> list[Record]:
         """Return the records, in the order in which the runs came here.
 
         Args:
             runs: their names; all by default. A name that is not here is left out.
-            status: only those that are so. A run whose process is gone counts as ``"pending"``.
             where: only those whose config it likes.
         """
         records, damaged = self.survey(runs)
-        rows.refuse(damaged, self.database.named)
-        return [
-            record
-            for record in records
-            if (status is None or record.status == status) and (where is None or where(record.config))
-        ]
+        rows.refuse(damaged, self._named / self.FILE)
+        return [record for record in records if where(record.config)]
 
     def survey(self, runs: Iterable[str] | None = None) -> tuple[list[Record], dict[str, rows.Damage]]:
         """Return the records, as `records` does, and what is known of those runs whose rows are damaged."""
@@ -113,7 +70,7 @@ class Store:
         collects = gc.isenabled()
         gc.disable()  # reading makes many objects and no garbage; to look for it would take a quarter of the time
         try:
-            return self.database.select(names).sort_out(self._is_alive)
+            return self.read(partial(_select, runs=names)).sort_out(self.is_alive)
         finally:
             if collects:
                 gc.enable()
@@ -129,7 +86,7 @@ class Store:
     def traces(self, run: str) -> Traces:
         """Return when the run of this full name came here and was last touched, and where its state is."""
         query = "SELECT created, updated, status, checkpoint FROM runs WHERE run = ?"
-        row = self.database.read(lambda connection: connection.execute(query, (run,)).fetchone())
+        row = self.read(lambda connection, _: connection.execute(query, (run,)).fetchone())
         if row is None:
             raise ValueError(f"no run {run} in {self._named}")
         added, updated, status, checkpoint = row
@@ -139,7 +96,7 @@ class Store:
     def statuses(self) -> dict[str, str]:
         """Return what each run's row says: ``"running"`` also where the process is gone."""
         query = "SELECT run, status FROM runs"
-        return dict(self.database.read(lambda connection: connection.execute(query).fetchall()))
+        return dict(self.read(lambda connection, _: connection.execute(query).fetchall()))
 
     def add(self, configs: Iterable[RunConfig]) -> dict[str, rows.Damage]:
         """Ask for runs; those that are here stay as they are.
@@ -147,17 +104,17 @@ class Store:
         Of those whose rows are damaged the sound epochs are kept; what was wrong with them is returned.
         """
         asked = {config.run: config for config in configs}
-        with self.database.transaction() as connection:
+        with self.transaction() as connection:
             _, damaged = self._mend(connection, asked)
             rows.insert_runs(connection, asked.values())
         return damaged
 
     def claim(self, runs: Iterable[str], owner: Owner) -> dict[str, int]:
         """Take those of the runs that have not ended and that nobody alive is at; return how many epochs each has."""
-        with self.database.transaction() as connection:
+        with self.transaction() as connection:
             condition = "status NOT IN (?, ?) AND run IN (SELECT value FROM json_each(?))"
             found = rows.sound_rows(connection, condition, (*ENDED, json.dumps(list(runs))))
-            alive = {row.owner for row in found if row.owner not in (None, owner.name) and self._is_alive(row.owner)}
+            alive = {row.owner for row in found if row.owner not in (None, owner.name) and self.is_alive(row.owner)}
             free = [row for row in found if row.owner not in alive]
             now = time.time()
             rows.write_rows(connection, [row._replace(status="running", owner=owner.name, updated=now) for row in free])
@@ -166,7 +123,7 @@ class Store:
     def save(self, owner: Owner, updates: Iterable[Update]) -> None:
         """Add what was measured, all in one transaction, or nothing if a run is not this owner's any more."""
         measured = list(updates)  # before others have to wait
-        with self.database.transaction() as connection:
+        with self.transaction() as connection:
             for update in measured:
                 found = rows.sound_rows(connection, "run = ? AND owner = ?", (update.run, owner.name))
                 if not found:
@@ -184,7 +141,7 @@ class Store:
 
     def release(self, owner: Owner) -> None:
         """Give the owner's runs back. Where the disk is full they become free when the owner closes."""
-        with suppress(OSError), self.database.transaction() as connection:
+        with suppress(OSError), self.transaction() as connection:
             held = rows.sound_rows(connection, "owner = ? AND status = 'running'", (owner.name,))
             rows.write_rows(connection, [row._replace(status="pending", owner=None) for row in held])
 
@@ -201,7 +158,7 @@ class Store:
             with Store(source, read_only=True) as opened:
                 theirs = opened.records()
         verdicts: dict[str, list[merging.Verdict]] = {}
-        with self.database.transaction() as connection:
+        with self.transaction() as connection:
             ours, _ = self._mend(connection, {record.run: record.config for record in theirs})
             rows.insert_runs(connection, [record.config for record in theirs])
             for their in theirs:
@@ -212,19 +169,20 @@ class Store:
                     ours[their.run] = their
         return merging.count(verdicts)
 
-    def _is_alive(self, owner: str) -> bool:
-        return is_alive(self.owners, owner)
-
     def _mend(
         self, connection: sqlite3.Connection, configs: Mapping[str, RunConfig]
     ) -> tuple[dict[str, Record], dict[str, rows.Damage]]:
         """Put what is sound of some runs into the place of what is damaged; return the records, and what was wrong."""
         selected = rows.select(connection, configs)
-        records, damaged = selected.sort_out(self._is_alive)
+        records, damaged = selected.sort_out(self.is_alive)
         owners = {row.run: row.owner for row, _ in selected.runs if row.run in damaged and row.owner}
-        busy = {run: damaged[run] for run, owner in owners.items() if self._is_alive(owner)}
-        rows.refuse(busy, self.database.named)
+        busy = {run: damaged[run] for run, owner in owners.items() if self.is_alive(owner)}
+        rows.refuse(busy, self._named / self.FILE)
         mended = {run: damage.mend(configs[run]) for run, damage in damaged.items()}
         for record in mended.values():
             rows.overwrite(connection, record)
         return {record.run: record for record in records} | mended, damaged
+
+
+def _select(connection: sqlite3.Connection, version: int, runs: Iterable[str] | None) -> rows.Selection:
+    return (old_rows if version == old_rows.VERSION else rows).select(connection, runs)
