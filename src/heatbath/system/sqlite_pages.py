@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from itertools import pairwise
+from contextlib import suppress
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 _TABLE_LEAF, _INDEX_LEAF, _INDEX_INNER = 0x0D, 0x0A, 0x02
 _SIZES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)  # bytes of the values of a kind
 _LONGEST = 1 << 26  # bytes in a row
-_NOT_A_ROW = (IndexError, ValueError, struct.error, OverflowError)
 
 
 class Cell(NamedTuple):
@@ -28,10 +28,8 @@ class Cell(NamedTuple):
 def scan(content: bytes) -> Iterator[Cell]:
     """Yield what looks like a row in all pages of a database that are in use."""
     pages = _Pages(content)
-    free = pages.free()
-    for number in range(1, pages.count + 1):
-        if number not in free:
-            yield from pages.cells(number)
+    for number in sorted(set(range(1, pages.count + 1)) - pages.free()):
+        yield from pages.cells(number)
 
 
 class _Pages:
@@ -49,10 +47,9 @@ class _Pages:
         free: set[int] = set()
         trunk = int.from_bytes(self._content[32:36])
         while 0 < trunk <= self.count and trunk not in free:
-            free.add(trunk)
             page = self._page(trunk)
             leaves = min(int.from_bytes(page[4:8]), self._usable // 4 - 2)
-            free |= {int.from_bytes(page[at : at + 4]) for at in range(8, 8 + 4 * leaves, 4)}
+            free |= {trunk, *(int.from_bytes(page[at : at + 4]) for at in range(8, 8 + 4 * leaves, 4))}
             trunk = int.from_bytes(page[:4])
         return free
 
@@ -61,13 +58,12 @@ class _Pages:
         kind = page[start] if len(page) > start else None
         if kind not in (_TABLE_LEAF, _INDEX_LEAF, _INDEX_INNER):
             return
-        pointers = start + (12 if kind == _INDEX_INNER else 8)
+        inner = 4 * (kind == _INDEX_INNER)  # bytes of a pointer to another page
+        pointers = start + 8 + inner
         for k in range(min(int.from_bytes(page[start + 3 : start + 5]), self._usable // 4)):
-            try:
+            with suppress(IndexError, ValueError, struct.error, OverflowError):  # then it is no row
                 at = int.from_bytes(page[pointers + 2 * k : pointers + 2 * k + 2])
-                yield self._cell(page, at + 4 * (kind == _INDEX_INNER), kind == _TABLE_LEAF)
-            except _NOT_A_ROW:
-                continue
+                yield self._cell(page, at + inner, kind == _TABLE_LEAF)
 
     def _page(self, number: int) -> bytes:
         return self._content[(number - 1) * self._size : number * self._size]
@@ -79,10 +75,8 @@ class _Pages:
             raise ValueError("it is too long")
         least = (self._usable - 12) * 32 // 255 - 23
         most = self._usable - 35 if in_table else (self._usable - 12) * 64 // 255 - 23
-        local = length
-        if length > most:
-            local = least + (length - least) % (self._usable - 4)
-            local = local if local <= most else least
+        spilled = least + (length - least) % (self._usable - 4)  # bytes on this page, if it goes on elsewhere
+        local = length if length <= most else spilled if spilled <= most else least
         payload = page[at : at + local]
         following = int.from_bytes(page[at + local : at + local + 4])
         while len(payload) < length:
@@ -99,10 +93,7 @@ def _values(payload: bytes) -> Iterator[object]:
     while at < end:
         kind, at = _varint(payload, at)
         kinds.append(kind)
-    sizes = [_SIZES[kind] if kind < 10 else (kind - 12) // 2 for kind in kinds]
-    starts = [end]
-    for size in sizes:
-        starts.append(starts[-1] + size)
+    starts = list(accumulate((_SIZES[kind] if kind < 10 else (kind - 12) // 2 for kind in kinds), initial=end))
     if at != end or starts[-1] > len(payload):
         raise ValueError("its header does not fit")
     for kind, (start, stop) in zip(kinds, pairwise(starts), strict=True):
