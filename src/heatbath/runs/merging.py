@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from heatbath.runs.export import rounded_curves
 from heatbath.runs.records import Record
@@ -13,7 +14,8 @@ Verdict: TypeAlias = Literal["added", "improved", "differing", "busy", "known"]
 _ORDER = get_args(Verdict)
 
 
-class Merged(NamedTuple):
+@dataclass(frozen=True)
+class Merged:
     """What a merge did: how many runs were new here, got better, were known already; and which were left alone."""
 
     added: int

@@ -9,9 +9,10 @@ import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from heatbath.runs import old_rows, rows
 from heatbath.runs.records import Record
@@ -20,7 +21,8 @@ from heatbath.system import sqlite_files, sqlite_pages
 from heatbath.system.locks import is_alive
 
 
-class Repaired(NamedTuple):
+@dataclass(frozen=True)
+class Repaired:
     """What a repair found."""
 
     whole: int  # runs that are as they were
