@@ -90,33 +90,28 @@ class Records(list[Record]):
         return Records(found) if isinstance(index, slice) else found
 
     def __repr__(self) -> str:
-        title, headings, rows = self._table()
-        widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-        lines = [
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in (headings, *rows)
-        ]
-        return "\n".join([title, *(line.rstrip() for line in lines)]) if rows else title
+        title, *rows = self._table()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return "\n".join((*title, *lines))
 
     def _repr_html_(self) -> str:
-        title, headings, rows = self._table()
-        cells = [[f"<td>{html.escape(cell)}</td>" for cell in row] for row in rows]
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in headings)
-        body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
-        return f"<p>{html.escape(title)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        (title,), *rows = [[html.escape(cell) for cell in row] for row in self._table()]
+        head = "".join(f"<th>{cell}</th>" for cell in (rows[0] if rows else ()))
+        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows[1:])
+        return f"<p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
-    def _table(self) -> tuple[str, list[str], list[list[str]]]:
+    def _table(self) -> list[list[str]]:
         """A title, headings, and a row for each group: how many runs, and the last values on the test data."""
         from heatbath.stats.intervals import summarize
 
-        groups = self.groups()
-        count = f"{len(self)} record{'s' * (len(self) != 1)}"
+        title = f"{len(self)} record{'s' * (len(self) != 1)}"
         if not self:
-            return count, [], []
+            return [[title]]
         kinds = dict.fromkeys(f"{record.config.model} on {record.config.dataset}" for record in self)
-        title = f"{count} of {', '.join(kinds)}"
-        metrics = list(dict.fromkeys(name for record in self for name in record.curves if name.startswith("test_")))
+        metrics = _test_metrics(self)
         rows = []
-        for label, members in groups.items():
+        for label, members in self.groups().items():
             diverged = sum(record.status == "diverged" for record in members)
             ended = [record for record in members if record.status == "finished"]
             cells = [label, f"{len(members)}{f', {diverged} diverged' * bool(diverged)}", _state(members)]
@@ -129,15 +124,19 @@ class Records(list[Record]):
         left = len(rows) - _MOST_ROWS
         if left > 0:
             rows[_MOST_ROWS:] = [[f"and {left} more", *[""] * (len(rows[0]) - 1)]]
-        return title, ["group", "runs", "state", *metrics], rows
+        return [[f"{title} of {', '.join(kinds)}"], ["group", "runs", "state", *metrics], *rows]
 
 
 def main_metric(records: Iterable[Record]) -> str:
     """Return the metric that tables show first: accuracy, else the first on the test data that is no loss."""
-    names = dict.fromkeys(name for record in records for name in record.curves if name.startswith("test_"))
+    names = _test_metrics(records)
     if not names or "test_accuracy" in names:
         return "test_accuracy"
-    return next((name for name in names if not name.endswith("_loss")), next(iter(names)))
+    return next((name for name in names if not name.endswith("_loss")), names[0])
+
+
+def _test_metrics(records: Iterable[Record]) -> list[str]:
+    return list(dict.fromkeys(name for record in records for name in record.curves if name.startswith("test_")))
 
 
 def changed_tasks(records: Iterable[Record]) -> list[str]:
@@ -159,12 +158,10 @@ def changed_tasks(records: Iterable[Record]) -> list[str]:
 
 def varying(configs: Sequence[RunConfig]) -> list[str]:
     """Return the fields in which configs differ, among those that the field does something for."""
+    settings = {config.run: config.settings() for config in configs}
+    names = settings[configs[0].run] if configs else ()
     # By their text: 0 and False, or 1 and True, are not the same here.
-    return [
-        name
-        for name in (configs[0].settings() if configs else ())
-        if len({str(config.settings()[name]) for config in concerned(configs, name)}) > 1
-    ]
+    return [name for name in names if len({str(settings[one.run][name]) for one in concerned(configs, name)}) > 1]
 
 
 def concerned(configs: Iterable[RunConfig], name: str) -> list[RunConfig]:
