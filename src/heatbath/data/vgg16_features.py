@@ -94,10 +94,9 @@ def feature_shapes() -> dict[str, tuple[int, ...]]:
     index, channels = 0, 3
     for width in VGG16_LAYOUT:
         if isinstance(width, int):
-            shapes[f"features.{index}.weight"] = (width, channels, 3, 3)
-            shapes[f"features.{index}.bias"] = (width,)
-            channels = width
-        index += 2 if isinstance(width, int) else 1  # a convolution is followed by its ReLU
+            shapes |= {f"features.{index}.weight": (width, channels, 3, 3), f"features.{index}.bias": (width,)}
+            index, channels = index + 1, width  # a convolution is followed by its ReLU
+        index += 1
     return shapes
 
 
@@ -114,11 +113,8 @@ def check_features(features: Mapping[str, Tensor]) -> None:
 
 def half_precision_digest(features: Mapping[str, Tensor]) -> str:
     """The SHA-256 of the names and the values rounded to half precision."""
-    digest = hashlib.sha256()
-    for name in feature_shapes():
-        digest.update(name.encode())
-        digest.update(features[name].numpy().astype("<f2").tobytes())
-    return digest.hexdigest()
+    parts = (name.encode() + features[name].numpy().astype("<f2").tobytes() for name in feature_shapes())
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def _read_npz(path: Path) -> dict[str, Tensor]:

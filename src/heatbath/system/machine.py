@@ -34,7 +34,8 @@ def choose_device(device: str) -> str:
 def describe_device(device: str) -> str:
     """Return its name in words."""
     if device == "cpu":
-        return f"CPU ({_processor()})"
+        name = _read("/proc/cpuinfo", r"^model name\s*:\s*(.+)$")
+        return f"CPU ({name or platform.processor() or platform.machine()})"
     import torch
 
     return torch.cuda.get_device_name(torch.device(device))
@@ -46,7 +47,8 @@ def describe_origin(device: str) -> dict[str, str]:
 
     origin = {"heatbath": code_version(), "torch": str(torch.__version__), "python": platform.python_version()}
     if device != "cpu":
-        origin["driver"] = f"{_driver()}, CUDA {torch.version.cuda}"
+        driver = _read("/sys/module/nvidia/version", "(.+)")
+        origin["driver"] = f"{f'NVIDIA {driver}' if driver else 'unknown driver'}, CUDA {torch.version.cuda}"
     return {**origin, "device": describe_device(device)}
 
 
@@ -107,27 +109,16 @@ def available_cores() -> int:
 
 def available_memory() -> int:
     """Return how many bytes a process may still take: those that are free, and no more than its control group has."""
-    room = [2**63]
-    try:
-        words = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        room += [1024 * int(words[1])] if words else []
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text() for name in ("max", "current"))
-        room.append(int(limit) - int(used))
-    except (OSError, ValueError):  # no such file, or no limit
-        pass
-    return max(0, min(room))
+    free = _read("/proc/meminfo", r"^MemAvailable:\s*(\d+) kB")
+    limit, used = (_read(f"/sys/fs/cgroup/memory.{name}", r"^(\d+)$") for name in ("max", "current"))
+    room = [1024 * int(free)] if free else []
+    return max(0, min([2**63, *room, *([int(limit) - int(used)] if limit and used else [])]))
 
 
-def _driver() -> str:
+def _read(file: str, pattern: str) -> str:
+    """What the system says of itself; nothing where it does not."""
     try:
-        return f"NVIDIA {Path('/sys/module/nvidia/version').read_text().strip()}"
+        found = re.search(pattern, Path(file).read_text(), re.MULTILINE)
     except OSError:
-        return "unknown driver"
-
-
-def _processor() -> str:
-    try:
-        name = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        return platform.processor() or platform.machine()
-    return name[1].strip() if name else platform.machine()
+        return ""
+    return found[1].strip() if found else ""
