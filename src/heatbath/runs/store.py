@@ -185,4 +185,5 @@ class Store(Database):
 
 
 def _select(connection: sqlite3.Connection, version: int, runs: Iterable[str] | None) -> rows.Selection:
-    return (old_rows if version == old_rows.VERSION else rows).select(connection, runs)
+    select = old_rows.select if version == old_rows.VERSION else rows.select
+    return select(connection, runs)
