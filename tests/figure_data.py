@@ -6,9 +6,8 @@ import numpy as np
 
 from heatbath.report.page import write_report
 from heatbath.report.panels import FigureData, Panel, Series
-from heatbath.stats.evidence import Evidence, SeedsNeeded
 from heatbath.stats.intervals import Interval
-from heatbath.stats.verdicts import Verdict
+from heatbath.stats.verdicts import Evidence, SeedsNeeded, Verdict
 
 PROTOCOLS = ("constant", "random", "cyclic:6", "cyclic:18", "cyclic:30")
 

@@ -50,7 +50,7 @@ def figures() -> dict[str, FigureData]:
 
 def verdicts(experiment: str) -> list[Verdict]:
     """Return the verdicts of an experiment."""
-    return [one for one in figures()[experiment].verdicts if isinstance(one, Verdict)]
+    return list(figures()[experiment].verdicts)
 
 
 def verdict(experiment: str, *words: str) -> Verdict:

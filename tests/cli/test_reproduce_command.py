@@ -308,7 +308,7 @@ def test_report_on_a_table_has_no_curves(heatbath, tmp_path):
         (["--by", "model"], "one group only"),
         (["--by", "protocol", "--scale", "smoke"], "--scale and --seeds are for the report on the paper"),
         (["--metric", "test_accuracy"], "need --by"),
-        (["--by", "protocol", "--metric", "beauty"], "unknown curve 'beauty'"),
+        (["--by", "protocol", "--metric", "beauty"], "unknown metric 'beauty'"),
         (["--by", "protocol", "--against", "best"], "'heatbath compare' asks for the best group"),
         (["--by", "protocol", "--by", "coupling", "--margin", "0"], "margin must be"),
         (["--by", "protocol", "--where", "lr"], "--where must be KEY=VALUE"),

@@ -6,6 +6,7 @@ import pytest
 
 from heatbath.paper import EXPERIMENTS, Calculation, theory_checks
 from heatbath.paper.calculations import copy_results, damaged_results
+from heatbath.stats import wording
 
 
 def readings(temperature, ratio, motion):
@@ -136,7 +137,7 @@ def test_what_is_not_computed_yet_counts_in_the_family(factors_found):
     )
     assert before[0] == after[0]
     assert before[1].claim == after[1].claim
-    assert before[1].detail.startswith("nothing to compare yet")
+    assert wording.detail(before[1]).startswith("nothing to compare yet")
 
 
 def test_a_flipped_bit_in_a_result_is_noticed(tmp_path):

@@ -11,7 +11,9 @@ from synthetic_records import make_record, make_records
 from heatbath.paper.claims import LOSS_MARGIN, PAIRED_FROM, Every, Not, above, all_equal, greater, near
 from heatbath.paper.groups import FigureRuns, perceptron, protocol_groups
 from heatbath.paper.quantities import FINAL_TEST, TAIL_LOSS
-from heatbath.stats.verdicts import Claim, Factor, judge
+from heatbath.stats import wording
+from heatbath.stats.margins import Factor
+from heatbath.stats.verdicts import Claim, judge
 
 RANDOM = np.random.default_rng(5)
 A, B, FAR = (RANDOM.normal(mean, 0.01, 8) for mean in (0.90, 0.90, 0.95))
@@ -30,7 +32,7 @@ def test_near_is_the_one_sample_test():
     assert (evidence.interval.low, evidence.interval.high) == pytest.approx(
         (interval.low - 0.895, interval.high - 0.895)
     )
-    assert "(n = 8) against 0.895," in str(evidence)
+    assert "(n = 8) against 0.895," in wording.evidence(evidence)
 
 
 def test_near_without_values_decides_nothing():
@@ -40,7 +42,7 @@ def test_near_without_values_decides_nothing():
 def test_above_is_the_one_sided_one_sample_test():
     evidence = above("x", A, 0.895).weigh(0.05)
     assert evidence.p_if_false == pytest.approx(stats.ttest_1samp(A, 0.895, alternative="greater").pvalue, rel=1e-9)
-    assert "(n = 8) against 0.895," in str(evidence)
+    assert "(n = 8) against 0.895," in wording.evidence(evidence)
     assert judge([above("x", [], 1.0)])[0].outcome == "undecided"
 
 
@@ -54,7 +56,7 @@ def test_all_equal_looks_at_every_pair():
     found = FigureRuns("smoke", tuple(groups), records)
     (verdict,) = judge([all_equal(found, "alike", groups, FINAL_TEST, margin=0.01)])
     assert verdict.outcome == "contradicted"
-    assert "constant against cyclic:6" in verdict.detail
+    assert "constant against cyclic:6" in wording.detail(verdict)
 
 
 LOSSES, HIGHER = (np.exp(RANDOM.normal(mean, 0.02, 8)) for mean in (-6.4, -5.95))
@@ -75,17 +77,17 @@ def test_a_factor_is_tested_on_logarithms_and_told_as_a_ratio(factor, outcome):
     assert verdict.outcome == outcome
     first, second = (stats.gmean(values) for values in (HIGHER, LOSSES))
     start = f"{first:.4g} (n = 8) against {second:.4g} (n = 8), ratio {first / second:.3f} (90 %: "
-    assert verdict.detail.startswith(start)
-    assert f"); margin a factor {factor:.4g}, p = " in verdict.detail
+    assert wording.detail(verdict).startswith(start)
+    assert f"); margin a factor {factor:.4g}, p = " in wording.detail(verdict)
     assert verdict.margin == factor
 
 
 def test_a_ratio_of_one_seed_or_of_no_number_decides_nothing():
     (one,) = judge([Claim("same loss", "equal", HIGHER[:1], LOSSES, LOSS_MARGIN)])
     assert one.outcome == "undecided"
-    assert "(90 %: unbounded): one seed does not tell the spread; margin a factor 1.105" in one.detail
+    assert "(90 %: unbounded): one seed does not tell the spread; margin a factor 1.105" in wording.detail(one)
     (none,) = judge([Claim("same loss", "equal", [*HIGHER, np.nan], LOSSES, LOSS_MARGIN)])
-    assert none.detail.startswith("no number in 1 of 17 values")
+    assert wording.detail(none).startswith("no number in 1 of 17 values")
     (wild,) = judge([Claim("same loss", "equal", [1e-30, 1e30], [1e30, 1e-30], LOSS_MARGIN)], level=0.9999)
     assert (wild.outcome, wild.interval.high) == ("undecided", np.inf)
 
@@ -101,7 +103,7 @@ def test_losses_of_runs_are_compared_by_their_ratio():
     (verdict,) = judge([all_equal(found, "alike", groups, TAIL_LOSS, margin=LOSS_MARGIN)])
     assert verdict.outcome == "contradicted"
     assert verdict.interval.estimate == pytest.approx(losses[0] / losses[1], rel=1e-9)
-    assert f"{losses[0]:.4g} (n = 6) against {losses[1]:.4g} (n = 6), ratio 0." in verdict.detail
+    assert f"{losses[0]:.4g} (n = 6) against {losses[1]:.4g} (n = 6), ratio 0." in wording.detail(verdict)
 
 
 def test_groups_of_many_seeds_are_compared_by_seed():
@@ -112,7 +114,7 @@ def test_groups_of_many_seeds_are_compared_by_seed():
     found = FigureRuns("smoke", tuple(groups), records)
 
     def detail(asked):
-        return judge([all_equal(found, "alike", asked, FINAL_TEST, margin=0.01)])[0].detail
+        return wording.detail(judge([all_equal(found, "alike", asked, FINAL_TEST, margin=0.01)])[0])
 
     seeds = [seed for seed in range(PAIRED_FROM) if seed not in (0, 3)]
     expected = [[FINAL_TEST.of(records[group.configs[seed].run]) for seed in seeds] for group in groups]
@@ -158,7 +160,7 @@ def test_diverged_runs_leave_a_claim_open():
     found = FigureRuns("smoke", tuple(groups), records)
     (verdict,) = judge([all_equal(found, "alike", groups, FINAL_TEST, margin=0.01)])
     assert verdict.outcome == "undecided"
-    assert "diverged" in verdict.detail
+    assert "diverged" in wording.detail(verdict)
 
 
 def test_every_is_as_strong_as_its_weakest_part():
@@ -208,4 +210,4 @@ def test_every_part_has_to_hold(b, outcome):
 def test_a_part_without_values_leaves_the_whole_open():
     verdict = judge([Every("all", {"good": equal(A, B), "empty": equal(A, [])})])[0]
     assert verdict.outcome == "undecided"
-    assert verdict.detail.startswith("empty: nothing to compare")
+    assert wording.detail(verdict).startswith("empty: nothing to compare")

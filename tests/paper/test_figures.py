@@ -11,6 +11,7 @@ from synthetic_records import make_record, make_records
 from heatbath.paper import EXPERIMENTS
 from heatbath.paper.quantities import ROUGHNESS
 from heatbath.runs.records import Record
+from heatbath.stats import wording
 from measured import an_epoch
 
 
@@ -93,7 +94,7 @@ def test_a_first_epoch_beyond_a_part_of_the_summed_rate_has_no_loss_there():
     _, figure = judge("figure1", 0.9, scale="smoke")
     (verdict,) = (verdict for verdict in figure.verdicts if "of the summed rate" in verdict.claim)
     assert verdict.outcome == "undecided"
-    assert "no number" in verdict.detail
+    assert "no number" in wording.detail(verdict)
 
 
 def test_figure5_tells_temperature_from_the_summed_rate():
@@ -150,7 +151,7 @@ def test_delta_leaves_no_diverged_run_out_of_the_trend():
     records[lost.run] = make_record(lost, status="diverged")
     wider = experiment.figure(records, "paper").verdicts[1]
     assert wider.outcome == "undecided"
-    assert "diverged" in wider.detail
+    assert "diverged" in wording.detail(wider)
 
 
 def test_spreads_of_any_size_are_told():
@@ -161,7 +162,7 @@ def test_spreads_of_any_size_are_told():
 def test_the_period_that_beats_random_is_found():
     verdicts, figure = judge("period", lambda config: 0.98 if str(config.protocol) == "cyclic:10" else 0.97)
     assert set(verdicts.values()) == {"contradicted"}
-    assert "cyclic:10" in figure.verdicts[0].detail
+    assert "cyclic:10" in wording.detail(figure.verdicts[0])
     scan, random, constant = figure.panels[0].series
     assert scan.x == (1, 2, 3, 6, 10, 18, 30, 60, 90)
     assert (random.x, random.name, constant.name) == ((1, 90), "random", "constant")

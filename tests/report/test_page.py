@@ -13,9 +13,9 @@ pytest.importorskip("matplotlib")
 from figure_data import ABOUT, EVIL, all_figures, categories_figure, sample_report, scatter_figure, training_figure
 from heatbath.report.page import describe_panel, write_report
 from heatbath.report.panels import FigureData, Panel, Series, to_csv
-from heatbath.stats.evidence import Evidence
+from heatbath.stats import wording
 from heatbath.stats.intervals import Interval
-from heatbath.stats.verdicts import Verdict
+from heatbath.stats.verdicts import Evidence, Verdict
 
 VOID = {"meta", "link", "img", "br", "input", "hr"}
 
@@ -138,8 +138,8 @@ def test_claims_verdicts_errata_settings_and_what_is_missing_are_told(outline):
         for told in (figure.title, figure.question, *figure.errata, *figure.missing, *figure.settings.values()):
             assert told in text
         for verdict in figure.verdicts:
-            assert text.count(verdict.claim) == text.count(verdict.detail) == 1
-            assert verdict.needs.capitalize() in text
+            assert text.count(verdict.claim) == text.count(wording.detail(verdict)) == 1
+            assert wording.needs(verdict).capitalize() in text
     assert "6 figures, 5 claims: 1 confirmed, 1 contradicted, 3 undecided." in text
     assert "Needs about 43 seeds (31 to 76)." in text
     assert all(value in text for value in ABOUT.values())

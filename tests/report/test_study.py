@@ -8,6 +8,7 @@ import heatbath as hb
 from heatbath.report.page import write_report
 from heatbath.report.study import about_study, open_study, study_figure
 from heatbath.runs.records import Record
+from heatbath.stats import wording
 from measured import an_epoch
 
 
@@ -37,7 +38,7 @@ def test_a_line_for_each_pair_with_its_verdict():
         ("test accuracy: constant against cyclic:2", "undecided"),
         ("test accuracy: random against cyclic:2", "better"),
     ]
-    assert figure.verdicts[0].detail == found[0].sentence
+    assert wording.detail(figure.verdicts[0]) == found[0].sentence
     assert figure.verdicts[0].interval.estimate == pytest.approx(-0.03, abs=2e-3)
 
 

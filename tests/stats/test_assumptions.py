@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 import heatbath as hb
-from heatbath.stats.assumptions import check_assumptions, find_outliers
-from heatbath.stats.permutation import p_greater
+from heatbath.stats.assumptions import check_assumptions, find_outliers, p_greater
 from samples import LEFT, RIGHT, check_rate_at_most, normals
 
 

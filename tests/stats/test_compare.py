@@ -152,7 +152,7 @@ def test_records_are_compared_by_seed():
     np.testing.assert_allclose(hb.compare(slow, fast, metric="best_test_accuracy").difference, found.difference)
     assert len(set(found.a.digests)) == 12
     assert found.a.versions == ("heatbath 0.1.0",)
-    with pytest.raises(ValueError, match="unknown curve 'accuracy': choose one of rate, train_loss"):
+    with pytest.raises(ValueError, match="unknown metric 'accuracy': choose one of rate, train_loss"):
         hb.compare(slow, fast, metric="accuracy")
     with pytest.raises(ValueError, match=r"group A differ in more than the seed: lr is 0\.005, 0\.01$"):
         hb.compare([*slow[:3], *fast[3:]], slow)

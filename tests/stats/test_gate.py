@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import heatbath as hb
-from heatbath.stats.compare import parse_margin
-from heatbath.stats.gate import Baseline, gate, read_baseline
-from heatbath.stats.inputs import read_sample
-from heatbath.stats.verdict_files import read_verdict, write_verdict
+from heatbath.stats.gate import Baseline, gate, read_baseline, read_verdict, write_verdict
+from heatbath.stats.margins import parse_margin
+from heatbath.stats.samples import read_sample
 from samples import LEFT, RIGHT, check_rate_at_most, normals, standardized
 
 

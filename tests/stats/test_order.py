@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from heatbath.stats import wording
 from heatbath.stats.order import OrderClaim, explained_by_chance, explained_by_order, rank_correlation
 from heatbath.stats.verdicts import judge
 
@@ -175,11 +176,16 @@ def test_an_open_claim_on_orders():
     assert verdict.outcome == "undecided"
     assert verdict.interval.contains(explained(range(12), means) - explained(knob, means))
     assert verdict.seeds_needed > 3
-    assert verdict.detail.startswith(f"leads in explaining by {verdict.interval} of the variance between 12 groups;")
-    assert "explains 0." in judge([OrderClaim("T", range(12), None, groups)])[0].detail
+    assert wording.detail(verdict).startswith(
+        f"leads in explaining by {verdict.interval} of the variance between 12 groups;"
+    )
+    assert "explains 0." in wording.detail(judge([OrderClaim("T", range(12), None, groups)])[0])
     (silent,) = judge([OrderClaim("c", (1, 2), None, [[0.1], [0.2, 0.3]])])
-    assert silent.text == "undecided"
-    assert silent.detail == "orders can be judged by two or more finite values in each group, of means that differ."
+    assert wording.outcome(silent) == "undecided"
+    assert (
+        wording.detail(silent)
+        == "orders can be judged by two or more finite values in each group, of means that differ."
+    )
 
 
 def test_claims_on_orders_are_rarely_settled_wrongly():

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heatbath.stats.evidence import Evidence, SeedsNeeded
+from heatbath.stats import wording
 from heatbath.stats.intervals import Interval
+from heatbath.stats.margins import Factor
 from heatbath.stats.t_tests import seeds_needed
-from heatbath.stats.verdicts import Claim, Factor, Verdict, judge
+from heatbath.stats.verdicts import Claim, Evidence, SeedsNeeded, Verdict, judge
 from samples import LEFT, RIGHT, check_rate_at_most, normals, standardized
 
 
@@ -170,10 +171,10 @@ def test_the_promised_seeds_settle_a_claim(kind, margin, shift):
 )
 def test_too_little_is_undecided(kind, a, b, reason):
     if len(a) == len(b):
-        assert reason in judge([Claim("c", kind, a, b, 0.01, paired=True)])[0].detail
+        assert reason in wording.detail(judge([Claim("c", kind, a, b, 0.01, paired=True)])[0])
     (verdict,) = judge([Claim("c", kind, a, b, 0.01)])
-    assert verdict.outcome == verdict.text == "undecided"
-    assert reason in verdict.detail
+    assert verdict.outcome == wording.outcome(verdict) == "undecided"
+    assert reason in wording.detail(verdict)
     assert verdict.p_value in (None, 1.0)
     assert verdict.seeds_needed is None
 
@@ -184,7 +185,7 @@ def test_one_seed_is_lent_the_spread_of_the_others():
     sd = np.std(RIGHT, ddof=1)
     assert verdict.seeds_needed == seeds_needed(sd, sd, 0.72 - np.mean(RIGHT), level=0.9) > 10
     assert (
-        verdict.text
+        wording.outcome(verdict)
         == f"undecided: needs about {verdict.seeds_needed} seeds ({verdict.seeds.low} to {verdict.seeds.high})"
     )
 
@@ -203,24 +204,24 @@ def test_pairs_are_judged_by_their_differences(correlation):
     np.testing.assert_allclose([evidence.interval.low, evidence.interval.high], expected)
     sd = float(np.std(a - b, ddof=1))
     assert claim.seeds_needed(0.05, 0.9) == max(10, seeds_needed(sd, 0.0, np.mean(a - b), level=0.95, margin=margin))
-    assert str(evidence).startswith(f"{a.mean():.5g} against {b.mean():.5g} (n = 9 pairs), difference ")
+    assert wording.evidence(evidence).startswith(f"{a.mean():.5g} against {b.mean():.5g} (n = 9 pairs), difference ")
     ratio = Claim("c", "equal", np.exp(a), np.exp(b), Factor(math.exp(margin)), paired=True).weigh(0.05)
     np.testing.assert_allclose((ratio.p_if_false, ratio.p_if_true), (evidence.p_if_false, evidence.p_if_true))
-    assert f"{math.exp(a.mean()):.4g} against {math.exp(b.mean()):.4g} (n = 9 pairs), ratio " in str(ratio)
+    assert f"{math.exp(a.mean()):.4g} against {math.exp(b.mean()):.4g} (n = 9 pairs), ratio " in wording.evidence(ratio)
 
 
 def test_nobody_can_say_at_the_margin():
     (verdict,) = judge([Claim("c", "greater", standardized(9) + 1.0, standardized(9), 1.0 - 1e-9)])
-    assert verdict.text == "undecided"
+    assert wording.outcome(verdict) == "undecided"
 
 
 def test_verdict_in_words():
     for seeds, words in ((38, "about 38"), (834, "about 840"), (1000, "about 1000"), (1001, "over 1000")):
         open_ = Verdict("c", "undecided", Evidence(), 0.1, seeds=SeedsNeeded(seeds, seeds, seeds))
-        assert open_.text == f"undecided: needs {words} seeds"
-    assert Verdict("c", "confirmed", Evidence(), 0.1).text == "confirmed"
+        assert wording.outcome(open_) == f"undecided: needs {words} seeds"
+    assert wording.outcome(Verdict("c", "confirmed", Evidence(), 0.1)) == "confirmed"
     (verdict, _) = judge([Claim("c", "greater", LEFT, RIGHT, 0.005)] * 2)
-    assert verdict.detail == (
+    assert wording.detail(verdict) == (
         "0.7312 (n = 5) against 0.71517 (n = 6), difference 0.0160 (95 %: 0.0093 to 0.0228); "
         f"margin 0.005, p = {verdict.p_value:.2g} among 2 claims."
     )
@@ -248,8 +249,8 @@ def test_any_claim_that_weighs_itself_is_judged():
     given, silent = judge([Given(), Silent()], level=0.9, power=0.8)
     assert (given.outcome, given.p_value, given.seeds_needed) == ("contradicted", 0.02, None)
     numbers = "1.3 (n = 4) against 1.2 (n = 5), difference 0.10 (90 %: 0.00 to 0.20)"
-    assert given.detail == f"{numbers}; margin 0.25, p = 0.02 among 2 claims."
-    assert silent.detail == "no number in 2 of 9 values: runs diverged, are missing or too short."
+    assert wording.detail(given) == f"{numbers}; margin 0.25, p = 0.02 among 2 claims."
+    assert wording.detail(silent) == "no number in 2 of 9 values: runs diverged, are missing or too short."
     assert (silent.outcome, silent.p_value) == ("undecided", None)
     freedom = 4 + 5 - 2
     low, high = (7 * freedom / stats.chi2.ppf(tail, freedom) for tail in (0.9, 0.1))
@@ -259,7 +260,7 @@ def test_any_claim_that_weighs_itself_is_judged():
 def test_claims_added_after_looking_say_so():
     verdicts = [judge([Claim("c", "greater", LEFT, RIGHT)], planned=planned)[0] for planned in (True, False)]
     assert [verdict.planned for verdict in verdicts] == [True, False]
-    assert verdicts[1].detail == f"{verdicts[0].detail[:-1]} added after looking."
+    assert wording.detail(verdicts[1]) == f"{wording.detail(verdicts[0])[:-1]} added after looking."
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,9 @@ def test_two_rates_of_a_users_network_take_fewer_runs_than_planned(tmp_path):
         ({"margin": 0.0}, ValueError, "margin must be a positive finite number, got 0.0"),
         ({"budget": 0}, ValueError, "budget must be an integer with 1 <= budget"),
         ({"budget": "soon"}, ValueError, "budget must be a number of runs or a time such as '30 min', got 'soon'"),
+        ({"looks": (5, 20), "max_seeds": 10}, ValueError, r"looks must not go beyond max_seeds = 10, got \(5, 20\)"),
         ({"max_seeds": 1}, ValueError, "max_seeds must be an integer with 2 <= max_seeds"),
-        ({"metric": "f1"}, ValueError, "unknown curve 'f1': choose one of"),
+        ({"metric": "f1"}, ValueError, "unknown metric 'f1': choose one of"),
         ({"device": "tpu"}, ValueError, "tpu"),
     ],
 )

@@ -36,7 +36,7 @@ def compare_runs(
     """
     from heatbath import __version__, compare
     from heatbath.stats.best_of import BestOf
-    from heatbath.stats.verdict_files import write_verdict
+    from heatbath.stats.gate import write_verdict
 
     groups = read_two_groups(source, by, read_where(where))
     options: dict[str, Any] = {"metric": metric[0] if metric and len(metric) == 1 else metric or None}

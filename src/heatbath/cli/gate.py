@@ -25,11 +25,10 @@ def gate_runs(
     Diverged runs count as the worst number of both groups.
     """
     from heatbath.runs.sources import read_groups
-    from heatbath.stats.compare import parse_margin
+    from heatbath.stats import wording
     from heatbath.stats.gate import gate, read_baseline
-    from heatbath.stats.inputs import read_sample
-    from heatbath.stats.samples import treat_diverged
-    from heatbath.stats.wording import margin_in_words
+    from heatbath.stats.margins import parse_margin
+    from heatbath.stats.samples import read_sample, treat_diverged
 
     baseline = read_baseline(verdict, against)
     allowed = baseline.margin if margin is None else parse_margin(margin)
@@ -40,12 +39,8 @@ def gate_runs(
     lower = baseline.lower_is_better
     new, old = treat_diverged([new, baseline.group], read_diverged(diverged), lower_is_better=lower)
     found = gate(baseline._replace(group=old), new, allowed, level)
-    metric = found.metric or "values"
-    words = f"{found.answer.capitalize()}: {found.verdict.evidence}; against {found.baseline} in {metric}"
-    needs = f"; {found.verdict.needs}" if found.verdict.needs else ""
-    told = [f"{words}, margin {margin_in_words(allowed)}{needs}."]
-    told += [f"{note[:1].upper()}{note[1:]}." for note in found.notes]
+    told = [found.sentence, *(wording.notes([note]).strip() for note in found.notes)]
     status = _STATUS[found.answer]
     data: dict[str, Any] = {"answer": found.answer, "status": status, "baseline": found.baseline}
     data |= {"metric": found.metric, "margin": float(allowed), "p": found.verdict.p_value, "notes": found.notes}
-    return Answer({**data, "sentence": f"{words}."}, lambda: say(*told), status)
+    return Answer({**data, "sentence": found.sentence}, lambda: say(*told), status)

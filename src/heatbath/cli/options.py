@@ -60,7 +60,7 @@ _HELP = {
     "lower_is_better": "By default, lower where it is a loss or an error.",
     "lr": "The mean learning rate.",
     "margin": "How far means may be apart and count as equal: 0.002, or 5% for the ratio of geometric means (losses).",
-    "max_seeds": "The most seeds of an arm, unless --looks says it.",
+    "max_seeds": "The most seeds of an arm; by default the last look, or 40.",
     "metric": "What to compare.",
     "mix_origins": "Go on with runs that were begun with another torch or kind of device.",
     "model": "{}.",

@@ -26,7 +26,7 @@ def race_arms(
     margin: str | None = None,
     level: float = 0.95,
     budget: str | None = None,
-    max_seeds: int = 40,
+    max_seeds: int | None = None,
     looks: Annotated[str | None, "Planned numbers of seeds; by default they double."] = None,
     diverged: str = "worst",
     training: Training,

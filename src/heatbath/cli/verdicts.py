@@ -12,38 +12,45 @@ from heatbath.cli import screens
 from heatbath.cli.screens import Answer, say, warn
 
 if TYPE_CHECKING:
-    from heatbath.report.panels import FigureData, Judged
+    from heatbath.report.panels import FigureData
+    from heatbath.stats.verdicts import Verdict
 
 _STYLES = {"confirmed": "green", "contradicted": "red", "undecided": "yellow"}
 
 
-def print_verdicts(verdicts: Sequence[tuple[str, Judged]]) -> None:
+def print_verdicts(verdicts: Sequence[tuple[str, Verdict]]) -> None:
     """Print figure, verdict, claim and our numbers, and how many verdicts there are of each kind.
 
     In a terminal they are paragraphs, elsewhere a line each. Margins and p-values are in the report.
     """
+    from heatbath.stats import wording
+
     widest = max((len(figure) for figure, _ in verdicts), default=0)
     for number, (figure, verdict) in enumerate(verdicts):
-        text = f"{verdict.claim}. {verdict.numbers[:1].upper()}{verdict.numbers[1:]}"
+        numbers = wording.numbers(verdict)
+        text = f"{verdict.claim}. {numbers[:1].upper()}{numbers[1:]}"
         if screens.terminal_width() is None:
-            needs = f" ({verdict.needs})" if verdict.needs else ""
+            needs = f" ({wording.needs(verdict)})" if verdict.seeds else ""
             say(f"{figure:<{widest}}  {verdict.outcome:<12}  {text}{needs}")
         else:
             say(*[""] * bool(number))
             styles = [("bold", 0, len(figure)), (_STYLES[verdict.outcome], len(figure) + 2, None)]
-            say(f"{figure}: {verdict.text}", styles=styles)
+            say(f"{figure}: {wording.outcome(verdict)}", styles=styles)
             say(text)
     say(f"\n{', '.join(f'{number} {name}' for name, number in _count(verdicts).items() if number)}")
 
 
-def describe_verdicts(verdicts: Sequence[tuple[str, Judged]], **more: Any) -> dict[str, Any]:
+def describe_verdicts(verdicts: Sequence[tuple[str, Verdict]], **more: Any) -> dict[str, Any]:
     """Return verdicts as JSON knows them, and what else is to be told."""
+    from heatbath.stats import wording
+
     rows = []
     for figure, verdict in verdicts:
         found = verdict.interval
         ends = [end if math.isfinite(end) else None for end in (found.low, found.high)] if found else None
-        row = {"figure": figure, "claim": verdict.claim, "outcome": verdict.outcome, "needs": verdict.needs}
-        rows.append({**row, "interval": ends, "level": found.level if found else None, "detail": verdict.detail})
+        row = {"figure": figure, "claim": verdict.claim, "outcome": verdict.outcome, "needs": wording.needs(verdict)}
+        row |= {"detail": wording.detail(verdict)}
+        rows.append({**row, "interval": ends, "level": found.level if found else None})
     return {**more, "counts": _count(verdicts), "verdicts": rows}
 
 
@@ -73,6 +80,6 @@ def answer_with_figures(
     return Answer(describe_verdicts(verdicts, scale=scale, report=str(page), not_complete=missing), show)
 
 
-def _count(verdicts: Sequence[tuple[str, Judged]]) -> dict[str, int]:
+def _count(verdicts: Sequence[tuple[str, Verdict]]) -> dict[str, int]:
     counts = Counter(verdict.outcome for _, verdict in verdicts)
     return {name: counts[name] for name in dict.fromkeys((*_STYLES, *counts))}

@@ -10,6 +10,7 @@ from importlib.resources import files
 
 from heatbath.paper.groups import Scale
 from heatbath.report.panels import FigureData, Opening
+from heatbath.stats import wording
 
 PAPER = (
     "Daniele Musso, Stochastic gradient descent with random learning rate, arXiv:2003.06926",
@@ -56,7 +57,7 @@ _WARNING = (
 def open_report(figures: Sequence[FigureData], scale: Scale) -> Opening:
     """Return what the page of these figures says first."""
     outcomes = Counter(verdict.outcome for figure in figures for verdict in figure.verdicts)
-    counts = ", ".join(f"{outcomes[name]} {name}" for name in _OUTCOMES)
+    counts = wording.counts(outcomes, _OUTCOMES)
     found = [sentence for finding in _FINDINGS if (sentence := _tell(figures, *finding))]
     there = {figure.name: len(figure.panels) for figure in figures}
     return Opening(
@@ -81,6 +82,5 @@ def _tell(figures: Sequence[FigureData], name: str, words: str, claim: str) -> s
     for figure in figures:
         for verdict in figure.verdicts:
             if figure.name == name and words in verdict.claim and verdict.interval is not None:
-                start = "It is undecided whether" if verdict.outcome == "undecided" else f"It is {verdict.outcome} that"
-                return f"{start} {claim}."
+                return wording.finding(verdict, claim)
     return ""

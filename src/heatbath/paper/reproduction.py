@@ -16,9 +16,10 @@ from heatbath.paper.claims import PAIRED_FROM
 from heatbath.paper.conclusion import open_report
 from heatbath.paper.experiments import Experiment, ProgressCallback, Records, Results
 from heatbath.paper.groups import has_ended
-from heatbath.report.panels import FigureData, Judged
+from heatbath.report.panels import FigureData
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import ENDED
+from heatbath.stats.verdicts import Verdict
 
 _TRAINED, _COMPUTED = 0.85, 0.95  # the progress when calculations and when only the drawing are left
 _CHECKPOINT_SECONDS = 20.0  # what an interrupt may cost; more often would slow small runs down
@@ -39,7 +40,7 @@ class Reproduction:
     seconds: float
 
     @property
-    def verdicts(self) -> list[tuple[str, Judged]]:
+    def verdicts(self) -> list[tuple[str, Verdict]]:
         """Every verdict with the name of its figure."""
         return [(figure.name, verdict) for figure in self.figures for verdict in figure.verdicts]
 

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
-from heatbath.report.panels import FigureData, Judged
+from heatbath.report.panels import FigureData
+from heatbath.stats import wording
+from heatbath.stats.verdicts import Verdict
 
 SIGNS = {"confirmed": "✓", "contradicted": "✗", "better": "▲", "worse": "▼", "equal": "=", "undecided": "?"}
 """The outcomes, in the order in which they are counted, with their signs."""
@@ -78,9 +80,9 @@ def _claims_of(figure: FigureData) -> str:
     )
 
 
-def _line(figure: FigureData, verdict: Judged, number: int) -> str:
+def _line(figure: FigureData, verdict: Verdict, number: int) -> str:
     name = f"{figure.name}-claim-{number}"
-    needs = f'<p class="needs">{escape(verdict.needs.capitalize())}.</p>' if verdict.needs else ""
+    needs = f'<p class="needs">{escape(wording.needs(verdict).capitalize())}.</p>' if verdict.seeds else ""
     paper = figure.at_paper_scale.get(verdict.claim)
     beside = f' <span class="paper">paper scale {_sign(paper)}{paper}</span>' if paper else ""
     differs = paper is not None and paper != verdict.outcome
@@ -88,7 +90,8 @@ def _line(figure: FigureData, verdict: Judged, number: int) -> str:
     return (
         f'<li id="{name}" data-outcome="{verdict.outcome}"><details><summary>{_sign(verdict.outcome)}'
         f'<span class="unseen">{verdict.outcome}: </span><span>{escape(verdict.claim)}{beside}</span></summary>'
-        f'<p>{prose(verdict.detail)} <a href="#{name}" aria-label="A link to this claim">#</a></p>{needs}{reason}'
+        f'<p>{prose(wording.detail(verdict))} <a href="#{name}" aria-label="A link to this claim">#</a></p>'
+        f"{needs}{reason}"
         "</details></li>"
     )
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from heatbath.report.claim_list import count_claims, label, list_claims, prose, summarize_claims
 from heatbath.report.panels import FigureData, Opening, Panel, Series, to_csv
+from heatbath.stats.wording import detail, needs
 from heatbath.system.whole_files import write_together
 
 _PLAIN = Opening("Results", "")
@@ -69,8 +70,8 @@ def verdict_table(figures: Sequence[FigureData]) -> str:
         (
             figure.name,
             verdict.claim,
-            f"**{verdict.outcome}**{f': {verdict.needs}' * bool(verdict.needs)}",
-            verdict.detail,
+            f"**{verdict.outcome}**{f': {needs(verdict)}' * bool(verdict.seeds)}",
+            detail(verdict),
         )
         for figure in figures
         for verdict in figure.verdicts

@@ -6,9 +6,9 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from heatbath.stats.intervals import Interval
+from heatbath.stats.verdicts import Verdict
 
 
 @dataclass(frozen=True)
@@ -52,38 +52,6 @@ class Panel:
     note: str = ""
 
 
-class Judged(Protocol):
-    """A verdict as the page shows it: a `heatbath.stats.verdicts.Verdict`, or a comparison of two groups."""
-
-    @property
-    def claim(self) -> str:
-        """What was asked, one sentence."""
-
-    @property
-    def outcome(self) -> str:
-        """One word."""
-
-    @property
-    def needs(self) -> str:
-        """What would settle it, if it is open."""
-
-    @property
-    def text(self) -> str:
-        """The outcome, and what would settle it."""
-
-    @property
-    def numbers(self) -> str:
-        """The numbers, in words."""
-
-    @property
-    def detail(self) -> str:
-        """The same with margin and p-value."""
-
-    @property
-    def interval(self) -> Interval | None:
-        """Of what is judged; None where there is nothing to judge."""
-
-
 @dataclass(frozen=True)
 class FigureData:
     """All of one figure: what was asked, what was seen and what follows.
@@ -105,7 +73,7 @@ class FigureData:
     title: str
     question: str
     panels: tuple[Panel, ...]
-    verdicts: tuple[Judged, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
     errata: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()

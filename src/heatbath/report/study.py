@@ -3,63 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from heatbath.report.curves import FEW, curves_panel, means_panel
 from heatbath.report.panels import FigureData, Opening, Panel
 from heatbath.runs.collection import concerned, varying
 from heatbath.runs.records import ENDED, Record
+from heatbath.stats import wording
 from heatbath.stats.comparison import Comparison, Comparisons
-from heatbath.stats.evidence import seeds_in_words
-from heatbath.stats.intervals import Interval
-from heatbath.stats.wording import margin_in_words
+from heatbath.stats.verdicts import Verdict
 
 Groups = Mapping[str, Sequence[Record]]
 _UNTOLD = ("run", "seed")  # settings of a run that say nothing of a study
-
-
-@dataclass(frozen=True)
-class ComparedPair:
-    """A comparison of two groups, as a line of the page."""
-
-    comparison: Comparison
-
-    @property
-    def claim(self) -> str:
-        """What is compared."""
-        one = self.comparison
-        return f"{one.metric.replace('_', ' ')}: {one.a.name} against {one.b.name}"
-
-    @property
-    def outcome(self) -> str:
-        """Whether the first group is better, worse, equal, or nothing is decided."""
-        return self.comparison.verdict
-
-    @property
-    def needs(self) -> str:
-        """How many seeds would decide what is open."""
-        seeds = self.comparison.seeds_needed
-        return "" if seeds is None else f"needs {seeds_in_words(*seeds)}"
-
-    @property
-    def text(self) -> str:
-        """The outcome, and what would settle it."""
-        return f"{self.outcome}: {self.needs}" if self.needs and self.outcome == "undecided" else self.outcome
-
-    @property
-    def numbers(self) -> str:
-        """The sentence of the comparison."""
-        return self.comparison.sentence
-
-    @property
-    def detail(self) -> str:
-        """The same."""
-        return self.comparison.sentence
-
-    @property
-    def interval(self) -> Interval | None:
-        """Of the difference."""
-        return self.comparison.above.interval
 
 
 def study_figure(groups: Groups, comparisons: Comparisons, by: Sequence[str]) -> FigureData:
@@ -72,7 +26,7 @@ def study_figure(groups: Groups, comparisons: Comparisons, by: Sequence[str]) ->
     """
     metrics = list(dict.fromkeys(one.metric for one in comparisons))
     margins = {
-        metric: next((margin_in_words(one.margin) for one in comparisons if one.metric == metric and one.margin), "")
+        metric: next((wording.margin(one.margin) for one in comparisons if one.metric == metric and one.margin), "")
         for metric in metrics
     }
     words = [f"{metric.replace('_', ' ')} within {margin}" for metric, margin in margins.items() if margin]
@@ -84,7 +38,7 @@ def study_figure(groups: Groups, comparisons: Comparisons, by: Sequence[str]) ->
         title=f"Runs by {' and '.join(by)}",
         question=f"Do the groups differ in {' and '.join(metric.replace('_', ' ') for metric in metrics)}?",
         panels=tuple(_panels(groups, comparisons, metrics)),
-        verdicts=tuple(map(ComparedPair, comparisons)),
+        verdicts=tuple(map(_judged, comparisons)),
         settings={**settings, "equal means": "; ".join(words)} if words else settings,
         missing=tuple(sentence for name, runs in groups.items() for sentence in _lacking(name, runs)),
     )
@@ -105,8 +59,8 @@ def about_study(groups: Groups, level: float) -> dict[str, str]:
     """Return what was run, in words; of a table only how it was judged."""
     records = [record for runs in groups.values() for record in runs]
     versions = sorted({f"{name} {version}" for record in records for name, version in record.versions.items()})
-    promise = f"the chance that any verdict is wrong is at most {100.0 * (1.0 - level):.3g} %"
-    tests = {"tests": f"Student's t of the differences by seed where seeds match, else Welch's t; {promise}"}
+    how = "Student's t of the differences by seed where seeds match, else Welch's t"
+    tests = {"tests": f"{how}; {wording.promise(level)}"}
     if not records:
         return tests
     return {
@@ -117,6 +71,12 @@ def about_study(groups: Groups, level: float) -> dict[str, str]:
         "versions": ", ".join(versions) or "none",
         **tests,
     }
+
+
+def _judged(one: Comparison) -> Verdict:
+    """A comparison as a line of the page."""
+    told = wording.question(one), one.verdict, one.above, one.margin or 0.0, one.family, one.seeds_needed
+    return Verdict(*told, told=one.sentence)
 
 
 def _panels(groups: Groups, comparisons: Comparisons, metrics: Sequence[str]) -> list[Panel]:

@@ -30,7 +30,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a file: what `heatbath.stats.inputs` needs of a data frame. A value is None where there is none."""
+    """Rows of a file: what `heatbath.stats.samples` needs of a data frame. A value is None where there is none."""
 
     columns: tuple[str, ...]
     rows: Sequence[_Row]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
 from itertools import combinations
 from numbers import Real
 from pathlib import Path
@@ -14,18 +11,18 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from heatbath.stats.best_of import BestOf, find_best
 from heatbath.stats.comparison import Comparison, Comparisons
-from heatbath.stats.inputs import is_lower_better, read_sample
-from heatbath.stats.looks import recorded_looks
-from heatbath.stats.samples import pair, treat_diverged
-from heatbath.stats.sequential import Look, plan_looks
-from heatbath.stats.t_tests import check_margin, check_probability
-from heatbath.stats.verdicts import Factor
+from heatbath.stats.looks import look_at, recorded_looks
+from heatbath.stats.margins import Margin, parse_margin
+from heatbath.stats.samples import is_lower_better, pair, read_sample, treat_diverged
+from heatbath.stats.sequential import plan_looks
+from heatbath.stats.t_tests import check_probability
 
-Margin = float | str | None
-_PERCENT = re.compile(r"\s*([0-9.eE+-]+)\s*%\s*")
+Metrics = str | Sequence[str] | None
+Margins = Margin | Mapping[str, Margin]
 
 
-class _Options(TypedDict, total=False):
+class _More(TypedDict, total=False):
+    level: float
     names: tuple[str, str]
     paired: bool | None
     diverged: str | float
@@ -36,36 +33,32 @@ class _Options(TypedDict, total=False):
 
 
 @overload
-def compare(
-    a: Any, b: Any, metric: str | None = None, margin: Margin = None, level: float = 0.95, **options: Unpack[_Options]
-) -> Comparison: ...
+def compare(a: Any, b: Any, metric: str | None = None, margin: Margin = None, **more: Unpack[_More]) -> Comparison: ...
 @overload
 def compare(
     a: Any,
     b: Any = None,
-    metric: str | Sequence[str] | None = None,
-    margin: Margin | Mapping[str, Margin] = None,
-    level: float = 0.95,
+    metric: Metrics = None,
+    margin: Margins = None,
     *,
     against: Literal["best"],
-    **options: Unpack[_Options],
+    **more: Unpack[_More],
 ) -> BestOf: ...
 @overload
 def compare(
     a: Any,
     b: Any = None,
-    metric: str | Sequence[str] | None = None,
-    margin: Margin | Mapping[str, Margin] = None,
-    level: float = 0.95,
+    metric: Metrics = None,
+    margin: Margins = None,
     *,
     against: str | None = None,
-    **options: Unpack[_Options],
+    **more: Unpack[_More],
 ) -> Comparisons: ...
 def compare(
     a: Any,
     b: Any = None,
-    metric: str | Sequence[str] | None = None,
-    margin: Margin | Mapping[str, Margin] = None,
+    metric: Metrics = None,
+    margin: Margins = None,
     level: float = 0.95,
     *,
     against: str | None = None,
@@ -124,86 +117,29 @@ def compare(
     best = against == "best" and "best" not in sources
     chosen = _choose_pairs(list(sources), None if best else against)
     family = len(metrics) * len(chosen)
-    error = (1.0 - level) / family
-    if best:
-        if len(metrics) > 1 or plan is not None:
-            raise ValueError("against='best' takes one metric, and no planned looks")
-        error = 2.0 * (1.0 - level) / (len(sources) - 1)
+    if best and (len(metrics) > 1 or plan is not None):
+        raise ValueError("against='best' takes one metric, and no planned looks")
+    error = 2.0 * (1.0 - level) / (len(sources) - 1) if best else (1.0 - level) / family
+    # The worst of all numbers changes when seeds are added: a look takes the worst of those that it sees.
+    at_once, at_look = ("tell", diverged) if plan is not None and diverged == "worst" else (diverged, "tell")
     found = []
-    with nullcontext() if history is None else recorded_looks(Path(history)) as record:
+    with recorded_looks(None if history is None else Path(history)) as record:
         for one in metrics:
             read = [read_sample(name, source, one) for name, source in sources.items()]
             label = one or read[0].metric
             lower = is_lower_better(label) if lower_is_better is None else lower_is_better
-            # The worst of all numbers changes when seeds are added: a look takes the worst of those that it sees.
-            later = plan is not None and diverged == "worst"
-            treated = read if later else treat_diverged(read, diverged, lower_is_better=lower)
-            groups = dict(zip(sources, treated, strict=True))
+            groups = dict(zip(sources, treat_diverged(read, at_once, lower_is_better=lower), strict=True))
             own = _read_margin(margin, label)
             for first, second in chosen:
                 x, y, by_seed, notes = pair(groups[first], groups[second], paired)
                 test = Comparison(label, x, y, own, by_seed, error, family, lower, power, None, notes)
-                charged = test if record is None else record.charge(test, looks)
-                found.append(charged if plan is None else look_at(charged, plan, "worst" if later else "tell"))
-                if record is not None:
-                    record.enter(test, looks, found[-1])
+                found.append(record.look(test, looks, lambda seen: look_at(seen, plan, at_look) if plan else seen))
     if best:
         return find_best(found, level)
     return found[0] if b is not None and len(metrics) == 1 else Comparisons(tuple(found), level)
 
 
-def look_at(test: Comparison, plan: Sequence[Look], diverged: str | float = "tell") -> Comparison:
-    """Return a comparison at the first planned look that decides, or else at the last one that there are seeds for.
-
-    What the looks see depends on the order of the seeds alone, so that they stay what they were when seeds are added.
-    """
-    there = min(len(test.a.values), len(test.b.values))
-    due = [look for look in plan if look.seeds <= there]
-    if not due:
-        note = f"the first look is planned at {plan[0].seeds} seeds, and there are {there}"
-        return replace(
-            test, error=test.error * plan[0].share, a=test.a.take([]), b=test.b.take([]), notes=(*test.notes, note)
-        )
-    for look in due:
-        first = [group.take(range(look.seeds)) for group in (test.a, test.b)]
-        a, b = treat_diverged(first, diverged, lower_is_better=test.lower_is_better)
-        notes = (*test.notes, *a.notes[len(test.a.notes) :], *b.notes[len(test.b.notes) :])
-        seen = replace(test, a=a, b=b, notes=notes, error=test.error * look.share, look=look)
-        if seen.verdict != "undecided":
-            break
-    rest = there - look.seeds
-    if seen.verdict != "undecided" and rest:
-        note = f"decided at this look; {rest} later seeds are not used"
-    elif rest:
-        later = next((one.seeds for one in plan if one.seeds > there), None)
-        note = (
-            f"{rest} more seeds wait for the look at {later}" if later else f"{rest} seeds beyond the plan are not used"
-        )
-    else:
-        return seen
-    return replace(seen, notes=(*seen.notes, note))
-
-
-def parse_margin(margin: Margin) -> float | None:
-    """Return a margin, as a `Factor` if it is relative.
-
-    Raises:
-        ValueError: it is zero, negative or no number.
-    """
-    if margin is None or isinstance(margin, Factor):
-        return margin
-    percent = _PERCENT.fullmatch(margin) if isinstance(margin, str) else None
-    try:
-        value = float(percent.group(1) if percent else margin)
-    except (TypeError, ValueError):
-        raise ValueError(f"margin must be a positive number, or one with a percent sign, got {margin!r}") from None
-    if isinstance(margin, bool):
-        raise TypeError(f"margin must be a positive number, or one with a percent sign, got {margin!r}")
-    check_margin(value, positive=True)
-    return Factor(1.0 + value / 100.0) if percent else value
-
-
-def _read_margin(margin: Margin | Mapping[str, Margin], metric: str) -> float | None:
+def _read_margin(margin: Margins, metric: str) -> float | None:
     if not isinstance(margin, Mapping):
         return parse_margin(margin)
     if metric not in margin:

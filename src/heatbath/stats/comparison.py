@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from heatbath.stats import wording
 from heatbath.stats.pair_test import PairTest
-from heatbath.stats.samples import Sample
+from heatbath.stats.samples import Sample, describe_sample, finite
+
+Member = TypeVar("Member")
 
 
-class Comparison(PairTest):
+class Comparison(wording.Shown, PairTest):
     """What two groups say: the answer to "is ``a`` better than ``b``?"; made by `heatbath.compare`.
 
     Its ``verdict`` is better, worse, equal or undecided; ``difference``, ``interval``, ``p`` and ``seeds_needed`` are
@@ -27,7 +28,7 @@ class Comparison(PairTest):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON knows it, with what it was made from."""
-        return {**self.summary(), "groups": [describe_group(group) for group in (self.a, self.b)]}
+        return {**self.summary(), "groups": [describe_sample(group) for group in (self.a, self.b)]}
 
     def summary(self) -> dict[str, Any]:
         """Return verdict and numbers as JSON knows them, with the names of the groups."""
@@ -38,8 +39,8 @@ class Comparison(PairTest):
             "metric": self.metric,
             "verdict": self.verdict,
             "sentence": self.sentence,
-            "difference": _finite(self.difference),
-            "interval": [_finite(interval.low), _finite(interval.high)],
+            "difference": finite(self.difference),
+            "interval": [finite(interval.low), finite(interval.high)],
             "level": interval.level,
             "margin": None if self.margin is None else float(self.margin),
             "relative": self.is_relative,
@@ -52,25 +53,32 @@ class Comparison(PairTest):
             "notes": list(self.notes),
         }
 
-    def to_latex(self) -> str:
-        """Return a table of one row for LaTeX, with the rules of the package booktabs."""
-        return wording.latex([self])
-
-    def _repr_html_(self) -> str:
-        return wording.html(self.sentence, [self])
-
-    def __str__(self) -> str:
-        return self.sentence
-
-    def __repr__(self) -> str:
-        return f"<Comparison: {self.sentence}>"
+    def _table(self) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+        return wording.table([self])
 
     def __bool__(self) -> bool:
         raise TypeError("a comparison is neither true nor false: ask for its verdict")
 
 
 @dataclass(frozen=True, repr=False)
-class Comparisons(Sequence[Comparison]):
+class Several(wording.Shown, Sequence[Member]):
+    """Several findings that share one error."""
+
+    members: tuple[Member, ...]
+    level: float
+
+    @overload
+    def __getitem__(self, index: int) -> Member: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Member, ...]: ...
+    def __getitem__(self, index: int | slice) -> Member | tuple[Member, ...]:
+        return self.members[index]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+
+class Comparisons(Several[Comparison]):
     """Comparisons that share one error: the chance that any of their verdicts is wrong is at most ``1 - level``.
 
     Attributes:
@@ -78,35 +86,18 @@ class Comparisons(Sequence[Comparison]):
         level: the chance that all verdicts are right.
     """
 
-    members: tuple[Comparison, ...]
-    level: float
-
-    @overload
-    def __getitem__(self, index: int) -> Comparison: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Comparison, ...]: ...
-    def __getitem__(self, index: int | slice) -> Comparison | tuple[Comparison, ...]:
-        return self.members[index]
-
-    def __len__(self) -> int:
-        return len(self.members)
+    @property
+    def sentence(self) -> str:
+        """What was decided, in words; the comparisons have sentences of their own."""
+        return wording.family(self.members, self.level)
 
     def between(self, a: str, b: str, metric: str | None = None) -> Comparison:
-        """Return the comparison of two groups by their names, in one of the metrics.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """Return the comparison of two groups by their names, in one of the metrics."""
         for one in self.members:
             if (one.a.name, one.b.name) == (a, b) and metric in (None, one.metric):
                 return one
         known = ", ".join(f"{one.a.name} and {one.b.name} in {one.metric}" for one in self.members)
         raise KeyError(f"no comparison of {a} and {b}: there are {known}")
-
-    @property
-    def sentence(self) -> str:
-        """What was decided, in words; the comparisons have sentences of their own."""
-        return wording.family(self.members, self.level)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON knows it; each group once, with all values that any comparison has of it."""
@@ -120,34 +111,11 @@ class Comparisons(Sequence[Comparison]):
             "level": self.level,
             "sentence": self.sentence,
             "comparisons": [one.summary() for one in self.members],
-            "groups": [describe_group(group) for group in groups.values()],
+            "groups": [describe_sample(group) for group in groups.values()],
         }
 
-    def to_latex(self) -> str:
-        """Return a table with a row for each comparison for LaTeX, with the rules of the package booktabs."""
-        return wording.latex(self.members)
-
-    def _repr_html_(self) -> str:
-        return wording.html(self.sentence, self.members)
+    def _table(self) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+        return wording.table(self.members)
 
     def __str__(self) -> str:
         return "\n".join([self.sentence, *(one.sentence for one in self.members)])
-
-    def __repr__(self) -> str:
-        return f"<Comparisons: {self.sentence}>"
-
-
-def describe_group(sample: Sample) -> dict[str, Any]:
-    """Return a group as JSON knows it."""
-    return {
-        "name": sample.name,
-        "metric": sample.metric,
-        "values": [_finite(value) for value in sample.values.tolist()],
-        "seeds": None if sample.seeds is None else list(sample.seeds),
-        "digests": list(sample.digests),
-        "versions": list(sample.versions),
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -1,15 +1,26 @@
-"""Is a new group no worse than the one that a verdict was made from? For the continuous integration of somebody."""
+"""Verdicts as small JSON files, and gates: is a new group no worse than the one that a verdict was made from?
+
+For the continuous integration of somebody.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from heatbath.stats.samples import Sample, pair
-from heatbath.stats.verdict_files import read_verdict
-from heatbath.stats.verdicts import Claim, Factor, Verdict, judge
+import numpy as np
+
+from heatbath.stats import wording
+from heatbath.stats.comparison import Comparison, Comparisons
+from heatbath.stats.margins import Factor
+from heatbath.stats.samples import Sample, digest, pair
+from heatbath.stats.verdicts import Claim, Verdict, judge
+from heatbath.system.whole_files import whole_file
 
 Answer = Literal["not worse", "worse", "undecided"]
+_ANSWERS: dict[str, Answer] = {"confirmed": "not worse", "contradicted": "worse", "undecided": "undecided"}
+_FORMAT = 1
 
 
 class Gated(NamedTuple):
@@ -19,6 +30,7 @@ class Gated(NamedTuple):
         answer: certainly not worse by the margin, certainly worse by it, or undecided.
         baseline: the name of the group that was compared with.
         metric: what was compared.
+        margin: how much worse is no matter.
         verdict: the numbers.
         notes: what was left out or not paired, in words.
     """
@@ -26,24 +38,53 @@ class Gated(NamedTuple):
     answer: Answer
     baseline: str
     metric: str
+    margin: float
     verdict: Verdict
     notes: tuple[str, ...]
 
+    @property
+    def sentence(self) -> str:
+        """The answer and the numbers behind it, in words."""
+        return wording.gate(self.answer, self.verdict, self.baseline, self.metric, self.margin)
+
 
 class Baseline(NamedTuple):
-    """One group of a verdict.
-
-    Attributes:
-        group: its numbers.
-        metric: what they are.
-        lower_is_better: whether a smaller one is better.
-        margin: of the verdict; None if it had none.
-    """
+    """One group of a verdict: its numbers, what they are, whether lower is better, and the margin, if there was one."""
 
     group: Sample
     metric: str
     lower_is_better: bool
     margin: float | None
+
+
+def write_verdict(path: Path, found: Comparison | Comparisons, version: str) -> None:
+    """Write one comparison or several to a file, with the version of heatbath."""
+    several = Comparisons((found,), 1.0 - found.error) if isinstance(found, Comparison) else found
+    contents = {"format": _FORMAT, "heatbath": version, **several.to_dict()}
+    with whole_file(path) as file:
+        file.write(json.dumps({**contents, "digest": _digest(contents)}, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def read_verdict(path: Path) -> tuple[list[dict[str, Any]], dict[str, Sample]]:
+    """Return the comparisons of a file, as `Comparison.summary` gives them, and its groups by their names and metrics.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is no verdict, was written by a later version, or has been changed.
+    """
+    try:
+        contents = json.loads(path.read_text())
+        given = contents.pop("digest")
+        version, comparisons, groups = contents["format"], contents["comparisons"], contents["groups"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} is not a verdict of 'heatbath compare --export'") from None
+    if version != _FORMAT:
+        raise ValueError(f"{path} was written by a later version of heatbath (format {version})")
+    if given != _digest(contents):
+        raise ValueError(f"{path} has been changed since it was written: its digest is another one")
+    for one in comparisons:
+        one["margin"] = Factor(one["margin"]) if one["relative"] and one["margin"] else one["margin"]
+    return comparisons, {f"{group['name']} {group['metric']}": _group(group) for group in groups}
 
 
 def read_baseline(path: Path, name: str | None = None) -> Baseline:
@@ -76,8 +117,18 @@ def gate(baseline: Baseline, new: Sample, margin: float, level: float = 0.95) ->
     """
     first, second, by_seed, notes = pair(new, baseline.group)
     allowed = Factor(1.0 / margin) if isinstance(margin, Factor) else -margin
-    kind: Literal["less", "greater"] = "less" if baseline.lower_is_better else "greater"
     statement = f"{new.name} is not worse than {baseline.group.name}"
+    kind: Literal["less", "greater"] = "less" if baseline.lower_is_better else "greater"
     (verdict,) = judge([Claim(statement, kind, first.values, second.values, allowed, by_seed)], level)
-    answers: dict[str, Answer] = {"confirmed": "not worse", "contradicted": "worse", "undecided": "undecided"}
-    return Gated(answers[verdict.outcome], baseline.group.name, baseline.metric, verdict, notes)
+    return Gated(_ANSWERS[verdict.outcome], baseline.group.name, baseline.metric, margin, verdict, notes)
+
+
+def _group(values: dict[str, Any]) -> Sample:
+    numbers = np.array([np.nan if value is None else value for value in values["values"]], dtype=np.float64)
+    seeds = None if values["seeds"] is None else tuple(values["seeds"])
+    origin = tuple(values["digests"]), tuple(values["versions"])
+    return Sample(values["name"], numbers, seeds, values["metric"], "", *origin)
+
+
+def _digest(contents: dict[str, Any]) -> str:
+    return digest(json.dumps(contents, sort_keys=True))

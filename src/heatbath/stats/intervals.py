@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heatbath.stats.t_tests import Floats, Welch, check_probability, student_quantile
+from heatbath.stats.t_tests import Floats, check_probability, student_quantile
 
 _TINY = 1e-6  # below which the zeros behind the point are more than can be read
 
@@ -71,23 +71,13 @@ def summarize(values: Iterable[float], level: float = 0.95) -> Summary:
     check_probability("level", level)
     sample = as_sample(values)
     n = sample.size
-    if n == 0 or not np.isfinite(sample).all():
-        return Summary(n, math.nan, math.nan, math.nan, Interval(math.nan, -math.inf, math.inf, level))
-    mean = float(sample.mean())
-    if n == 1:
+    mean = float(sample.mean()) if n and np.isfinite(sample).all() else math.nan
+    if n < 2 or math.isnan(mean):
         return Summary(n, mean, math.nan, math.nan, Interval(mean, -math.inf, math.inf, level))
     sd = float(sample.std(ddof=1))
     sem = sd / math.sqrt(n)
     reach = sem * student_quantile(0.5 + 0.5 * level, n - 1)
     return Summary(n, mean, sd, sem, Interval(mean, mean - reach, mean + reach, level))
-
-
-def as_interval(test: Welch, level: float) -> Interval:
-    """Return the interval of a difference of means; unbounded where the data do not tell."""
-    if not test.is_known:
-        return Interval(test.difference, -math.inf, math.inf, level)
-    reach = test.reach(level)
-    return Interval(test.difference, test.difference - reach, test.difference + reach, level)
 
 
 def as_sample(values: Iterable[float]) -> Floats:

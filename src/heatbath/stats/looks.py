@@ -1,21 +1,48 @@
-"""The record of looks: which comparisons were made of data that grow, so that a later one says so and pays for it."""
+"""Taking looks at data that grow, and the record of them, so that a later one says so and pays for it."""
 
 from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from heatbath.stats.comparison import Comparison
-from heatbath.stats.inputs import digest
+from heatbath.stats.samples import digest, treat_diverged
+from heatbath.stats.sequential import Look
 from heatbath.system.whole_files import whole_file
 
 FILE = "looks.json"  # beside the database of a store
 _FORMAT = 1
+
+
+def look_at(test: Comparison, plan: Sequence[Look], diverged: str | float = "tell") -> Comparison:
+    """Return a comparison at the first planned look that decides, or else at the last one that there are seeds for.
+
+    What the looks see depends on the order of the seeds alone, so that they stay what they were when seeds are added.
+    """
+    there = min(len(test.a.values), len(test.b.values))
+    due = [look for look in plan if look.seeds <= there]
+    if not due:
+        notes = (*test.notes, f"the first look is planned at {plan[0].seeds} seeds, and there are {there}")
+        return replace(test, error=test.error * plan[0].share, a=test.a.take([]), b=test.b.take([]), notes=notes)
+    for look in due:
+        first = [group.take(range(look.seeds)) for group in (test.a, test.b)]
+        a, b = treat_diverged(first, diverged, lower_is_better=test.lower_is_better)
+        notes = (*test.notes, *a.notes[len(test.a.notes) :], *b.notes[len(test.b.notes) :])
+        seen = replace(test, a=a, b=b, notes=notes, error=test.error * look.share, look=look)
+        if seen.verdict != "undecided":
+            break
+    rest, later = there - look.seeds, next((one.seeds for one in plan if one.seeds > there), None)
+    if not rest:
+        return seen
+    note = f"{rest} more seeds wait for the look at {later}" if later else f"{rest} seeds beyond the plan are not used"
+    if seen.verdict != "undecided":
+        note = f"decided at this look; {rest} later seeds are not used"
+    return replace(seen, notes=(*seen.notes, note))
 
 
 class LookRecord:
@@ -23,58 +50,38 @@ class LookRecord:
 
     The first design of a comparison has the whole error, each later one half of that of the one before, so that all of
     them together err with a chance of at most twice the error, which is told. A design that comes again is the same
-    one: to repeat a look, or to go on with a plan, costs nothing.
+    one: to repeat a look, or to go on with a plan, costs nothing. Without comparisons nothing is kept, nor charged.
     """
 
-    def __init__(self, contents: dict[str, Any]) -> None:
-        self.contents = contents
+    def __init__(self, comparisons: dict[str, Any] | None) -> None:
+        self.comparisons = comparisons
 
-    def charge(self, test: Comparison, plan: Sequence[int] | None) -> Comparison:
-        """Return the comparison with the error that is left for it, and a note if it was looked at before."""
-        designs = self._designs(test)
-        before = self._place(designs, test, plan)
-        if before == 0:
-            return test
-        sizes = ", ".join(str(design["seeds"]) for design in designs[:before])
-        total = 100.0 * test.error * test.family * (2.0 - 0.5**before)
-        note = f"looked at before, with {sizes} seeds and no common plan: tested at {0.5**before:g} of the error"
-        note += f", and the chance that any of these looks errs is at most {total:.3g} %"
-        return replace(test, error=test.error * 0.5**before, notes=(*test.notes, note))
-
-    def enter(self, test: Comparison, plan: Sequence[int] | None, seen: Comparison) -> None:
-        """Keep that a comparison was made, and what was seen."""
-        designs = self._designs(test)
-        place = self._place(designs, test, plan)
-        entry = {
-            "plan": None if plan is None else list(plan),
-            "digest": _digest(test) if plan is None else None,
-            "seeds": min(len(seen.a.values), len(seen.b.values)),
-            "verdict": seen.verdict,
-        }
-        designs[place:] = [entry, *designs[place + 1 :]]
-
-    def _designs(self, test: Comparison) -> list[dict[str, Any]]:
+    def look(self, test: Comparison, plan: Sequence[int] | None, see: Callable[[Comparison], Comparison]) -> Comparison:
+        """Return what is seen of a comparison with the error that is left for it, and keep that it was made."""
+        if self.comparisons is None:
+            return see(test)
+        name = {"plan": None if plan is None else list(plan), "digest": _digest(test) if plan is None else None}
         groups = sorted(group.settings or group.name for group in (test.a, test.b))
-        names = sorted(group.name for group in (test.a, test.b))
-        fresh = {"metric": test.metric, "groups": names, "designs": []}
-        found = self.contents["comparisons"].setdefault(digest([test.metric, groups]), fresh)
-        designs: list[dict[str, Any]] = found["designs"]
-        return designs
-
-    def _place(self, designs: list[dict[str, Any]], test: Comparison, plan: Sequence[int] | None) -> int:
-        """Return where the design is, or would be added."""
-        name = {"plan": list(plan), "digest": None} if plan is not None else {"plan": None, "digest": _digest(test)}
+        fresh = {"metric": test.metric, "groups": sorted((test.a.name, test.b.name)), "designs": []}
+        designs = self.comparisons.setdefault(digest([test.metric, groups]), fresh)["designs"]
         same = [k for k, design in enumerate(designs) if {key: design[key] for key in name} == name]
-        return same[0] if same else len(designs)
+        place = same[0] if same else len(designs)
+        seen = see(_charge(test, [design["seeds"] for design in designs[:place]]))
+        entry = {**name, "seeds": min(len(seen.a.values), len(seen.b.values)), "verdict": seen.verdict}
+        designs[place : place + 1] = [entry]
+        return seen
 
 
 @contextmanager
-def recorded_looks(path: Path) -> Iterator[LookRecord]:
-    """Open the record in a file, alone, and write it at the end if it has changed.
+def recorded_looks(path: Path | None) -> Iterator[LookRecord]:
+    """Open the record in a file, alone, and write it at the end if it has changed; without a file keep none.
 
     Raises:
         OSError: the file is damaged, of a later version, or cannot be written.
     """
+    if path is None:
+        yield LookRecord(None)
+        return
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} for the record of looks")
     with open(path.with_name(f".{path.name}.lock"), "w") as lock:
@@ -82,17 +89,27 @@ def recorded_looks(path: Path) -> Iterator[LookRecord]:
         text = path.read_text() if path.exists() else json.dumps({"format": _FORMAT, "comparisons": {}})
         try:
             contents = json.loads(text)
-            version = contents["format"]
-            record = LookRecord({"format": version, "comparisons": dict(contents["comparisons"])})
+            version, comparisons = contents["format"], dict(contents["comparisons"])
         except (ValueError, KeyError, TypeError):
             raise OSError(f"{path} is damaged: put back a copy of it, or remove it to forget all looks") from None
         if version != _FORMAT:
             raise OSError(f"{path} was written by a later version of heatbath (format {version})")
-        yield record
-        new = json.dumps(record.contents, indent=1)
+        yield LookRecord(comparisons)
+        new = json.dumps({"format": version, "comparisons": comparisons}, indent=1)
         if new != text:
             with whole_file(path) as file:
                 file.write(new.encode())
+
+
+def _charge(test: Comparison, before: Sequence[int]) -> Comparison:
+    """The comparison with the error that earlier looks, at so many seeds each, have left, and a note of them."""
+    if not before:
+        return test
+    left = 0.5 ** len(before)
+    total = 100.0 * test.error * test.family * (2.0 - left)
+    note = f"looked at before, with {', '.join(map(str, before))} seeds and no common plan: tested at {left:g} of the "
+    note += f"error, and the chance that any of these looks errs is at most {total:.3g} %"
+    return replace(test, error=test.error * left, notes=(*test.notes, note))
 
 
 def _digest(test: Comparison) -> str:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from heatbath.draws import uniform
-from heatbath.stats.evidence import Evidence
 from heatbath.stats.intervals import Interval
 from heatbath.stats.t_tests import Floats, check_probability
+from heatbath.stats.verdicts import Evidence
 
 _NOISY = 0.1  # of the variance of the means, beyond which their noise lowers R^2 by more than can be undone
 _SHUFFLES = 2**63  # the stream that shuffles; those below resample the groups

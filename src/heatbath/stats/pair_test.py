@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from heatbath.stats.assumptions import Check, check_assumptions
-from heatbath.stats.evidence import Evidence, SeedsNeeded
 from heatbath.stats.intervals import Interval
+from heatbath.stats.margins import Factor
 from heatbath.stats.samples import Sample
 from heatbath.stats.sequential import Look
-from heatbath.stats.verdicts import Claim, Factor, range_of_seeds
+from heatbath.stats.verdicts import Claim, Evidence, SeedsNeeded, range_of_seeds
 
 Outcome = Literal["better", "worse", "equal", "undecided"]
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no single truth to compare
+@dataclass(frozen=True, eq=False, repr=False)  # arrays have no single truth to compare
 class PairTest:
     """What two groups say: the answer to "is ``a`` better than ``b``?".
 
@@ -60,16 +60,15 @@ class PairTest:
         """Whether ``a`` is better or worse than ``b``, equal to it within the margin, or nothing is decided."""
         if self.within is not None and self.within.p_if_false <= self.error:
             return "equal"
-        sides: tuple[Outcome, Outcome] = ("worse", "better") if self.lower_is_better else ("better", "worse")
-        for p_value, outcome in zip((self.above.p_if_false, self.above.p_if_true), sides, strict=True):
-            if p_value <= 0.5 * self.error:
-                return outcome
-        return "undecided"
+        if min(self.above.p_if_false, self.above.p_if_true) > 0.5 * self.error:
+            return "undecided"
+        is_above = self.above.p_if_false <= 0.5 * self.error
+        return "better" if is_above != self.lower_is_better else "worse"
 
     @property
     def difference(self) -> float:
         """``mean(a) - mean(b)``; with a relative margin the ratio of their geometric means."""
-        return self.above.interval.estimate if self.above.interval else math.nan
+        return self.interval.estimate
 
     @property
     def interval(self) -> Interval:
@@ -91,29 +90,34 @@ class PairTest:
         lowest = 1.0 / self.margin if self.is_relative else -self.margin
         return self.interval.low > self.margin or self.interval.high < lowest
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether geometric means are compared by their ratio, and not means by their difference."""
+        return isinstance(self.margin, Factor)
+
     @cached_property
     def seeds_needed(self) -> SeedsNeeded | None:
         """How many seeds per group would decide what is open: the margin, or without one the sign; None if nothing is.
 
         None as well where nobody can say: without a spread, or with a difference just as large as the margin.
         """
-        if self.verdict == "equal" or self.is_beyond or (self.within is None and self.verdict != "undecided"):
+        if self.verdict == "equal" or self.is_beyond or (self.margin is None and self.verdict != "undecided"):
             return None
-        claim, error = self._open_question
-        return range_of_seeds(partial(claim.seeds_needed, error, self.power), max(1, self.above.freedom))
+        claim, error = self._above, 0.5 * self.error
+        if self.margin is not None:
+            size, bound = abs(self._scaled(self.difference)), self._scaled(self.margin)
+            kind: Literal["greater", "less"] = "greater" if self.above.p_if_false < self.above.p_if_true else "less"
+            claim, error = (
+                (self._equal, self.error) if size <= bound else (replace(claim, kind=kind, margin=self.margin), error)
+            )
+        return range_of_seeds(claim, error, self.power, self.above.freedom)
 
     @cached_property
     def check(self) -> Check:
         """What speaks against the t test, and what a permutation test says instead."""
         a, b = (np.log(x.values) if self.is_relative else x.values for x in (self.a, self.b))
-        margin = None if self.verdict != "equal" or self.margin is None else self.margin
-        margin = math.log(margin) if margin is not None and self.is_relative else margin
+        margin = None if self.verdict != "equal" or self.margin is None else self._scaled(self.margin)
         return check_assumptions(a, b, paired=self.paired, margin=margin)
-
-    @property
-    def is_relative(self) -> bool:
-        """Whether geometric means are compared by their ratio, and not means by their difference."""
-        return isinstance(self.margin, Factor)
 
     @cached_property
     def above(self) -> Evidence:
@@ -125,22 +129,15 @@ class PairTest:
         """What the data say of equality within the margin; None without one."""
         return None if self.margin is None else self._equal.weigh(self.error)
 
-    @property
-    def _open_question(self) -> tuple[Claim, float]:
-        """The claim that would decide, and its error: within the margin, or beyond it, if that is how it looks."""
-        if self.margin is None:
-            return self._above, 0.5 * self.error
-        size = abs(math.log(self.difference)) if self.is_relative else abs(self.difference)
-        if size <= (math.log(self.margin) if self.is_relative else self.margin):
-            return self._equal, self.error
-        kind: Literal["greater", "less"] = "greater" if self.above.p_if_false < self.above.p_if_true else "less"
-        return replace(self._above, kind=kind, margin=self.margin), 0.5 * self.error
+    def _scaled(self, value: float) -> float:
+        """A difference or margin of the numbers that are tested: logarithms, with a relative margin."""
+        return math.log(value) if self.is_relative else value
 
     @cached_property
     def _above(self) -> Claim:
         margin = Factor(1.0) if self.is_relative else 0.0
         return Claim("", "greater", self.a.values, self.b.values, margin, self.paired)
 
-    @cached_property
+    @property
     def _equal(self) -> Claim:
         return replace(self._above, kind="equal", margin=self.margin or 0.0)

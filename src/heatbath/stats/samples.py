@@ -1,14 +1,22 @@
-"""Groups of numbers, one for each seed: what to do with diverged runs, and which values make pairs."""
+"""Groups of numbers, one for each seed: from whatever holds them, without diverged runs or with, and in pairs."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
 
 import numpy as np
 
 from heatbath.stats.t_tests import Floats
+
+DEFAULT_METRIC = "test_accuracy"  # of records
+_LOWER = ("loss", "error", "err", "perplexity", "nll", "mse", "rmse", "mae", "seconds", "time")
+_DERIVED = ("final", "best", "tail")  # what the methods of a record take of a curve
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth to compare
@@ -48,6 +56,38 @@ class Sample:
         return replace(self, values=self.values[list(places)], seeds=seeds, digests=digests)
 
 
+def read_sample(name: str, source: Any, metric: str | None = None) -> Sample:
+    """Return a group from whatever holds its numbers.
+
+    Args:
+        name: of the group.
+        source: numbers in a list, tuple or array; a mapping from seeds to numbers; a data frame with a column of the
+            metric, and perhaps one called ``seed``; a series, whose index has the seeds if it is called so; or records
+            of runs. None stands for a run without a number.
+        metric: the column, or what is taken of records: a curve (its last value), or ``best_`` or ``tail_`` with its
+            name.
+    """
+    if isinstance(source, Sample):
+        return source
+    if isinstance(source, Mapping):
+        return _checked(name, source.values(), list(source))
+    if hasattr(source, "columns"):
+        return _read_frame(name, source, metric)
+    index = getattr(source, "index", None)
+    if index is not None and not callable(index):  # a series; the index of a list is a method
+        return _checked(name, list(source), list(index) if getattr(index, "name", None) == "seed" else None)
+    if isinstance(source, str | bytes) or not isinstance(source, Iterable):
+        raise TypeError(
+            f"group {name} must be numbers, a mapping from seeds to numbers, a data frame or records, got {source!r}"
+        )
+    items = source.tolist() if hasattr(source, "tolist") else list(source)
+    if not isinstance(items, list):
+        raise TypeError(f"group {name} must have one number for each seed, got the single {items!r}")
+    if items and all(hasattr(item, "config") and hasattr(item, "final") for item in items):
+        return _read_records(name, items, metric or DEFAULT_METRIC)
+    return _checked(name, items, None)
+
+
 def treat_diverged(samples: Sequence[Sample], treatment: str | float, *, lower_is_better: bool) -> list[Sample]:
     """Return the groups with their values that are no numbers kept (``"tell"``), left out or replaced by the worst.
 
@@ -61,17 +101,27 @@ def treat_diverged(samples: Sequence[Sample], treatment: str | float, *, lower_i
     if treatment == "tell" or not any(sample.broken for sample in samples):
         return list(samples)
     if treatment == "exclude":
-        return [_without(sample) for sample in samples]
+        return [_replace_broken(sample, None) for sample in samples]
     if isinstance(treatment, str):
-        finite = np.concatenate([sample.values[np.isfinite(sample.values)] for sample in samples])
-        if not finite.size:
+        known = np.concatenate([sample.values[np.isfinite(sample.values)] for sample in samples])
+        if not known.size:
             return list(samples)
-        worst = float(finite.max() if lower_is_better else finite.min())
-    else:
-        worst = float(treatment)
-        if not math.isfinite(worst):
-            raise ValueError(f"diverged must be tell, exclude, worst or a finite number, got {treatment!r}")
-    return [_with_worst(sample, worst) for sample in samples]
+        treatment = float(known.max() if lower_is_better else known.min())
+    if not math.isfinite(treatment):
+        raise ValueError(f"diverged must be tell, exclude, worst or a finite number, got {treatment!r}")
+    return [_replace_broken(sample, float(treatment)) for sample in samples]
+
+
+def _replace_broken(sample: Sample, worst: float | None) -> Sample:
+    """Count values that are no numbers as the worst one, or leave them out."""
+    if not sample.broken:
+        return sample
+    fate = "are left out" if worst is None else f"count as {worst:.4g}"
+    note = f"{len(sample.broken)} of {len(sample.values)} runs of {sample.name} diverged and {fate}"
+    good = np.isfinite(sample.values)
+    kept = sample.take(np.flatnonzero(good).tolist()) if worst is None else sample
+    values = kept.values if worst is None else np.where(good, sample.values, worst)
+    return replace(kept, values=values, notes=(*sample.notes, note))
 
 
 def pair(a: Sample, b: Sample, paired: bool | None = None) -> tuple[Sample, Sample, bool, tuple[str, ...]]:
@@ -107,17 +157,99 @@ def pair(a: Sample, b: Sample, paired: bool | None = None) -> tuple[Sample, Samp
     return a.take(common), b.take([place[a.seeds[k]] for k in common]), True, (*notes, note)
 
 
-def _without(sample: Sample) -> Sample:
-    if not sample.broken:
-        return sample
-    kept = sample.take([k for k, value in enumerate(sample.values) if math.isfinite(value)])
-    note = f"{len(sample.broken)} of {len(sample.values)} runs of {sample.name} diverged and are left out"
-    return replace(kept, notes=(*sample.notes, note))
+def is_lower_better(metric: str) -> bool:
+    """Return whether a metric of this name is better when it is lower, as losses and errors are."""
+    return any(word in _LOWER for word in metric.lower().replace("-", "_").replace(" ", "_").split("_"))
 
 
-def _with_worst(sample: Sample, worst: float) -> Sample:
-    if not sample.broken:
+def digest(contents: object) -> str:
+    """Return 16 hexadecimal digits that any change of the contents changes."""
+    return hashlib.sha256(repr(contents).encode()).hexdigest()[:16]
+
+
+def describe_sample(sample: Sample) -> dict[str, Any]:
+    """Return a group as JSON knows it."""
+    return {
+        "name": sample.name,
+        "metric": sample.metric,
+        "values": [finite(value) for value in sample.values.tolist()],
+        "seeds": None if sample.seeds is None else list(sample.seeds),
+        "digests": list(sample.digests),
+        "versions": list(sample.versions),
+    }
+
+
+def finite(value: float) -> float | None:
+    """Return a number as JSON knows it."""
+    return value if math.isfinite(value) else None
+
+
+def _read_frame(name: str, frame: Any, metric: str | None) -> Sample:
+    columns = [str(column) for column in frame.columns]
+    if metric is None:
+        others = [column for column in columns if column != "seed"]
+        if len(others) != 1:
+            raise ValueError(f"say which metric of group {name}: its columns are {', '.join(columns)}")
+        metric = others[0]
+    if metric not in columns:
+        raise ValueError(f"group {name} has no column {metric!r}: choose one of {', '.join(columns)}")
+    sample = _checked(name, list(frame[metric]), list(frame["seed"]) if "seed" in columns else None)
+    return replace(sample, metric=metric)
+
+
+def _read_records(name: str, records: Sequence[Any], metric: str) -> Sample:
+    settings = [{k: v for k, v in record.config.settings().items() if k != "seed"} for record in records]
+    mixed = [key for key in settings[0] if len({str(own.get(key)) for own in settings}) > 1]
+    if mixed:
+        found = {key: sorted({str(own.get(key)) for own in settings}) for key in mixed}
+        words = "; ".join(f"{key} is {', '.join(some[:3])}{' ...' * (len(some) > 3)}" for key, some in found.items())
+        raise ValueError(f"the runs of group {name} differ in more than the seed: {words}")
+    ended = [record for record in records if record.status in ("finished", "diverged")]
+    notes = f"{len(records) - len(ended)} of {len(records)} runs of {name} have not ended and are left out"
+    ended.sort(key=lambda record: record.config.seed)
+    try:
+        values = [_of_record(record, metric) for record in ended]
+    except ValueError:
+        known = dict.fromkeys(curve for record in ended for curve in record.curves)
+        choice = f"choose one of {', '.join(known)}, or best_ or tail_ with one of them"
+        raise ValueError(f"unknown metric {metric!r}: {choice}") from None
+    return replace(
+        _checked(name, values, [record.config.seed for record in ended]),
+        metric=metric,
+        settings=repr(sorted(settings[0].items())),
+        digests=tuple(digest([record.run, record.status, _numbers(record)]) for record in ended),
+        versions=tuple(sorted({f"{key} {value}" for r in ended for key, value in r.versions.items()})),
+        notes=(notes,) if len(ended) < len(records) else (),
+    )
+
+
+def _numbers(record: Any) -> list[Any]:
+    return [(epoch.rate, sorted(epoch.metrics.items())) for epoch in record.epochs]
+
+
+def _of_record(record: Any, metric: str) -> float | None:
+    if metric == "chosen_test_accuracy":
+        value = record.chosen_test_accuracy
+    else:
+        derived, _, curve = metric.partition("_")
+        value = getattr(record, derived)(curve) if derived in _DERIVED else record.final(metric)
+    return math.nan if record.status == "diverged" else value  # its curves end before they are no numbers
+
+
+def _checked(name: str, values: Iterable[Any], seeds: Sequence[Hashable] | None) -> Sample:
+    """Return the group, in the order of its seeds: numbers by their size, others by their text."""
+    numbers = [math.nan if value is None else value for value in values]
+    for value in numbers:
+        if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise TypeError(f"group {name} must have one number for each seed, got {value!r}")
+    sample = Sample(name, np.array(numbers, dtype=np.float64))
+    if seeds is None:
         return sample
-    note = f"{len(sample.broken)} of {len(sample.values)} runs of {sample.name} diverged and count as {worst:.4g}"
-    values = np.where(np.isfinite(sample.values), sample.values, worst)
-    return replace(sample, values=values, notes=(*sample.notes, note))
+    if len(set(seeds)) != len(seeds):
+        twice = next(seed for seed, count in Counter(seeds).items() if count > 1)
+        raise ValueError(f"group {name} has seed {twice} more than once")
+    sample = replace(sample, seeds=tuple(seeds))
+    order = sorted(
+        range(len(seeds)), key=lambda k: (0, seeds[k], "") if isinstance(seeds[k], Real) else (1, 0, str(seeds[k]))
+    )
+    return sample if order == list(range(len(seeds))) else sample.take(order)

@@ -36,15 +36,7 @@ class Look(NamedTuple):
 
 
 def plan_looks(looks: Sequence[int]) -> tuple[Look, ...]:
-    """Return the looks of a plan with their shares of the error.
-
-    Args:
-        looks: the numbers of seeds per group, rising; the last is the most that will ever be taken.
-
-    Raises:
-        ValueError: there are none, one is below 2, or they do not rise.
-        TypeError: they are not integers.
-    """
+    """Return the looks of a plan, rising numbers of seeds per group, with their shares of the error."""
     if isinstance(looks, int | str) or not isinstance(looks, Sequence):
         raise TypeError(f"looks must be numbers of seeds such as (5, 10, 20, 40), got {looks!r}")
     plan = tuple(check_integer("looks", seeds, least=2) for seeds in looks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -88,8 +87,14 @@ def seeds_needed(
         raise ValueError(f"margin must be a finite number, 0 or above, got {margin!r}")
     if not math.isfinite(difference) or abs(difference) == margin:
         raise ValueError(f"difference must be finite and not the margin {margin!r} itself, got {difference!r}")
-    chance = _power_inside if abs(difference) < margin else _power_outside
-    return _least_number(lambda n: chance(n, (sd_a, sd_b), difference, margin, 1.0 - level) >= power)
+
+    def is_enough(n: int) -> bool:
+        return _predict_power(n, (sd_a, sd_b), difference, margin, 1.0 - level) >= power
+
+    high = 2
+    while not is_enough(high):
+        high *= 2
+    return bisect_left(range(high), True, lo=high // 2 + 1, key=is_enough)
 
 
 def student_quantile(probability: float, df: float) -> float:
@@ -101,60 +106,29 @@ def student_quantile(probability: float, df: float) -> float:
 
 def check_probability(name: str, value: Any, above: float = 0.0) -> None:
     """Refuse a level or power that is none."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a probability with {above:g} < {name} < 1, got {value!r}")
-    if not above < float(value) < 1.0:
-        raise ValueError(f"{name} must be a probability with {above:g} < {name} < 1, got {value!r}")
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not above < float(value) < 1.0:
+        wrong = f"{name} must be a probability with {above:g} < {name} < 1, got {value!r}"
+        raise ValueError(wrong) if is_number else TypeError(wrong)
 
 
-def check_margin(margin: float, *, positive: bool) -> None:
-    """Refuse a margin that is no number, or none to be equal within."""
-    if not math.isfinite(margin) or (positive and margin <= 0.0):
-        raise ValueError(f"margin must be a {'positive ' if positive else ''}finite number, got {margin!r}")
+def _predict_power(n: int, sds: tuple[float, float], difference: float, margin: float, error: float) -> float:
+    """Return the chance that the test of ``|difference| <= margin`` tells what is true, with n values in each group.
 
-
-def _power_inside(n: int, sds: tuple[float, float], difference: float, margin: float, error: float) -> float:
-    """Return the chance that both one-sided tests of ``|difference| < margin`` pass.
-
-    It is the lower bound ``1 - (chance that the first fails) - (chance that the second fails)``, which is exact unless
-    both fail at once, as they do for few values only.
+    Within the margin both one-sided tests have to pass. ``1 - (chance that the first fails) - (that the second does)``
+    is a lower bound, and exact unless both fail at once, as they do for few values only. Beyond the margin, with
+    ``t = (|d| - margin)/s``, the p-value is ``S(t) + S(t + 2 margin/s)``. The second term, of the far side, is taken
+    at the two-sided quantile: that is exact for margins of no and of many standard errors.
     """
-    scale, df = _predict_error(n, sds)
-    critical = student_quantile(1.0 - error, df)
-    fails = [_noncentral_cdf(df, (margin - side * difference) / scale, critical) for side in (1.0, -1.0)]
-    return max(0.0, 1.0 - sum(fails))
+    from scipy.special import nctdtr, stdtr
 
+    def below(shift: float, value: float) -> float:
+        return 0.0 if shift > value + _SURE else float(nctdtr(df, shift, value))
 
-def _power_outside(n: int, sds: tuple[float, float], difference: float, margin: float, error: float) -> float:
-    """Return the chance that ``|difference| < margin`` is rejected, on the difference's own side.
-
-    With ``t = (|d| - margin)/s`` the p-value is ``S(t) + S(t + 2 margin/s)``. The second term, of the far side, is
-    taken at the two-sided quantile: that is exact for margins of no and of many standard errors. With no margin it is
-    the two-sided test of a difference.
-    """
-    from scipy.special import stdtr
-
-    scale, df = _predict_error(n, sds)
-    far = float(stdtr(df, -student_quantile(1.0 - error / 2.0, df) - 2.0 * margin / scale))
-    critical = student_quantile(1.0 - (error - far), df)
-    return 1.0 - _noncentral_cdf(df, (abs(difference) - margin) / scale, critical)
-
-
-def _least_number(is_enough: Callable[[int], bool]) -> int:
-    """Return the least ``n >= 2`` that is enough, where all larger ones are."""
-    high = 2
-    while not is_enough(high):
-        high *= 2
-    return bisect_left(range(high), True, lo=high // 2 + 1, key=is_enough)
-
-
-def _predict_error(n: int, sds: tuple[float, float]) -> tuple[float, float]:
-    """Return standard error and degrees of freedom of a difference of two means of ``n`` values."""
     share = (sds[0] / math.hypot(*sds)) ** 2
-    return math.hypot(*sds) / math.sqrt(n), (n - 1) / (share**2 + (1.0 - share) ** 2)
-
-
-def _noncentral_cdf(df: float, shift: float, value: float) -> float:
-    from scipy.special import nctdtr
-
-    return 0.0 if shift > value + _SURE else float(nctdtr(df, shift, value))
+    scale, df = math.hypot(*sds) / math.sqrt(n), (n - 1) / (share**2 + (1.0 - share) ** 2)
+    if abs(difference) < margin:
+        critical = student_quantile(1.0 - error, df)
+        return max(0.0, 1.0 - sum(below((margin - side * difference) / scale, critical) for side in (1.0, -1.0)))
+    far = float(stdtr(df, -student_quantile(1.0 - error / 2.0, df) - 2.0 * margin / scale))
+    return 1.0 - below((abs(difference) - margin) / scale, student_quantile(1.0 - (error - far), df))

@@ -6,43 +6,98 @@ A claim weighs its own data (`Judgeable`); `judge` settles a family of them and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Literal, Protocol
+from functools import cached_property
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from heatbath.stats.evidence import Evidence, SeedsNeeded, seeds_in_words
-from heatbath.stats.intervals import Interval, as_interval, as_sample
-from heatbath.stats.t_tests import Floats, check_margin, check_probability, paired, seeds_needed, welch
+from heatbath.stats.intervals import Interval, as_sample
+from heatbath.stats.margins import Factor, check_margin
+from heatbath.stats.t_tests import Floats, Welch, check_probability, paired, seeds_needed, welch
 
+Measure = Literal["difference", "ratio", "explained", "lead"]
+Obstacle = Literal["empty", "broken", "one seed", "no spread", "no order"]
 _RANGE = 0.8  # the level of the range of seeds
 _NO_GAP = 1e-4  # standard deviations between a difference and its margin that no number of seeds will tell apart
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the runs say of one claim; made by `judge`, never by hand.
+class Evidence:
+    """What the data of one claim say.
 
     Attributes:
-        claim: what is claimed, one sentence.
-        outcome: settled for the claim, settled against it, or open.
+        p_if_false: how likely data this much in favour are if the claim is false; a small one confirms.
+        p_if_true: how likely data this much against it are if it is true; a small one contradicts.
+        interval: of what is judged; None where there is nothing to judge.
+        measure: what the interval is of: a difference of two means, the ratio of two geometric means, the variance
+            between groups that an order explains, or by how much one order explains more than another.
+        means: of both groups, or of one group and the number it is compared with.
+        sizes: the values in each group, of pairs or of groups, 0 for a number; of an order its groups and all values.
+        paired: whether the groups are compared seed by seed.
+        obstacle: why there is no test, if there is none.
+        broken: values that are no numbers.
+        part: the comparison that these numbers are of, for a claim that makes several.
+        parts: how many comparisons the claim makes.
+    """
+
+    p_if_false: float = 1.0
+    p_if_true: float = 1.0
+    interval: Interval | None = None
+    measure: Measure = "difference"
+    means: tuple[float, float] = (0.0, 0.0)
+    sizes: tuple[int, int] = (0, 0)
+    paired: bool = False
+    obstacle: Obstacle | None = None
+    broken: int = 0
+    part: str = ""
+    parts: int = 0
+
+    @property
+    def freedom(self) -> int:
+        """The degrees of freedom of the spread between seeds."""
+        first, second = self.sizes
+        if self.measure in ("explained", "lead"):
+            return second - first
+        return first - 1 if self.paired or not second else first + second - 2
+
+
+class SeedsNeeded(NamedTuple):
+    """How many seeds per group would decide: if difference and spread are as they seem, and for other spreads.
+
+    The range is for spreads between the ends of their own 80 % interval, which is wide when there are few seeds.
+    """
+
+    about: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the runs say of one claim, or of two groups; made by a test, never by hand.
+
+    Attributes:
+        claim: what is claimed, one sentence, or what is compared.
+        outcome: ``"confirmed"``, ``"contradicted"`` or ``"undecided"``; of two groups how the first one compares.
         evidence: our numbers.
         margin: by how much (or, of a ratio, by what factor) two means may differ and still count as equal, or must
             differ to count as different.
         family: how many claims were judged together.
-        seeds: of an open claim: how many seeds per group would settle it; None where nobody can say.
+        seeds: how many seeds per group would settle what is open; None where nothing is, or nobody can say.
         planned: whether the claim was made before the runs were looked at.
+        told: all of it in words, in the place of those that the evidence has.
     """
 
     claim: str
-    outcome: Literal["confirmed", "contradicted", "undecided"]
+    outcome: str
     evidence: Evidence
     margin: float
     family: int = 1
     seeds: SeedsNeeded | None = None
     planned: bool = True
+    told: str = ""
 
     @property
     def seeds_needed(self) -> int | None:
@@ -60,30 +115,6 @@ class Verdict:
         if self.interval is None:
             return None
         return min(1.0, self.family * min(self.evidence.p_if_false, self.evidence.p_if_true))
-
-    @property
-    def needs(self) -> str:
-        """What would settle an open claim, such as ``needs about 40 seeds``; empty where nobody can say."""
-        return f"needs {seeds_in_words(*self.seeds)}" if self.outcome == "undecided" and self.seeds is not None else ""
-
-    @property
-    def numbers(self) -> str:
-        """Our numbers with their interval, or why nothing can be said."""
-        return str(self.evidence)
-
-    @property
-    def text(self) -> str:
-        """The outcome in words, such as ``undecided: needs about 40 seeds (27 to 81)``."""
-        return f"{self.outcome}: {self.needs}" if self.needs else self.outcome
-
-    @property
-    def detail(self) -> str:
-        """Our numbers with their interval, the margin and the adjusted p-value, or why nothing can be said."""
-        if self.p_value is None:
-            return f"{self.evidence}."
-        of_family = f" among {self.family} claims" if self.family > 1 else ""
-        of_family += "" if self.planned else " added after looking"
-        return f"{self.evidence}; margin {self.margin:.4g}, p = {self.p_value:.2g}{of_family}."
 
 
 class Judgeable(Protocol):
@@ -109,13 +140,6 @@ class Judgeable(Protocol):
 
         With ``spread`` they are spread that many times as far as it seems.
         """
-
-
-class Factor(float):
-    """A margin of positive values: by what factor their geometric means may differ; written as ``a factor 1.105``."""
-
-    def __format__(self, spec: str) -> str:
-        return f"a factor {float(self):{spec}}"
 
 
 @dataclass(frozen=True)
@@ -145,10 +169,7 @@ class Claim:
     def __post_init__(self) -> None:
         if self.kind not in ("equal", "greater", "less"):
             raise ValueError(f"unknown kind of claim {self.kind!r}: choose one of equal, greater, less")
-        least = 1.0 if self.kind == "equal" else 0.0
-        if self._is_ratio and not least < self.margin < math.inf:
-            raise ValueError(f"a factor must be a finite number above {least:g}, got {float(self.margin)!r}")
-        check_margin(self._margin, positive=self.kind == "equal")
+        check_margin(self.margin, positive=self.kind == "equal")
         if self.paired and len(self.a) != len(self.b):
             raise ValueError(f"pairs need a value of each group, got {len(self.a)} and {len(self.b)}")
 
@@ -161,20 +182,22 @@ class Claim:
         """
         a, b = self._samples
         broken = int(np.count_nonzero(~np.isfinite(np.concatenate((a, b)))))
-        if broken:
-            return Evidence(sizes=(a.size, b.size), obstacle="broken", broken=broken)
-        if not a.size or not b.size:
-            return Evidence(sizes=(a.size, b.size), obstacle="empty")
+        if broken or not a.size or not b.size:
+            return Evidence(sizes=(a.size, b.size), obstacle="broken" if broken else "empty", broken=broken)
         test = paired(a, b) if self.paired else welch(a, b)
-        shown = self._show(a, b, as_interval(test, 1.0 - 2.0 * error))
-        if not test.is_known:
-            return replace(shown, obstacle="one seed" if min(a.size, b.size) == 1 else "no spread")
-        if self.kind == "equal":
-            size = abs(test.difference)
-            if_true = min(1.0, test.tail(size - self._margin) + test.tail(size + self._margin))
-            return replace(shown, p_if_false=test.tail(self._margin - size), p_if_true=if_true)
-        beyond = (test.difference if self.kind == "greater" else -test.difference) - self._margin
-        return replace(shown, p_if_false=test.tail(beyond), p_if_true=test.tail(-beyond))
+        reach = test.reach(1.0 - 2.0 * error)
+        shown = _exp if self._is_ratio else float
+        low, high = shown(test.difference - reach), shown(test.difference + reach)
+        lack: Obstacle = "one seed" if min(a.size, b.size) == 1 else "no spread"
+        return Evidence(
+            *self._p_values(test),
+            interval=Interval(shown(test.difference), low, high, 1.0 - 2.0 * error),
+            measure="ratio" if self._is_ratio else "difference",
+            means=(shown(float(a.mean())), shown(float(b.mean()))),
+            sizes=(a.size, b.size),
+            paired=self.paired,
+            obstacle=None if test.is_known else lack,
+        )
 
     def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
         """Return how many seeds per group settle the claim if the difference is what it seems, and so are the spreads.
@@ -197,11 +220,22 @@ class Claim:
             needed = seeds_needed(*sds, gap, power, 1.0 - 2.0 * error)
         return max(needed, min(a.size, b.size) + 1)
 
+    def _p_values(self, test: Welch) -> tuple[float, float]:
+        """Those if the claim is false, and if it is true."""
+        if self.kind == "equal":
+            size = abs(test.difference)
+            both_sides = test.tail(size - self._margin) + test.tail(size + self._margin)
+            return test.tail(self._margin - size), min(1.0, both_sides)
+        beyond = (test.difference if self.kind == "greater" else -test.difference) - self._margin
+        return test.tail(beyond), test.tail(-beyond)
+
     @cached_property
     def _samples(self) -> tuple[Floats, Floats]:
-        """The numbers that are tested."""
-        a, b = (_logarithms(x) if self._is_ratio else x for x in (as_sample(self.a), as_sample(self.b)))
-        return a, b
+        """The numbers that are tested; no number where there is no logarithm."""
+        a, b = as_sample(self.a), as_sample(self.b)
+        if not self._is_ratio:
+            return a, b
+        return np.log(np.where(a > 0.0, a, math.nan)), np.log(np.where(b > 0.0, b, math.nan))
 
     @property
     def _is_ratio(self) -> bool:
@@ -211,15 +245,6 @@ class Claim:
     def _margin(self) -> float:
         """The margin of the numbers that are tested."""
         return math.log(self.margin) if self._is_ratio else self.margin
-
-    def _show(self, a: Floats, b: Floats, difference: Interval) -> Evidence:
-        """The numbers in the units of the claim, without p-values."""
-        means, sizes = (float(a.mean()), float(b.mean())), (a.size, b.size)
-        if not self._is_ratio:
-            return Evidence(interval=difference, means=means, sizes=sizes, paired=self.paired)
-        middle, low, high = (_exp(end) for end in (difference.estimate, difference.low, difference.high))
-        ratio, geometric = Interval(middle, low, high, difference.level), (_exp(means[0]), _exp(means[1]))
-        return Evidence(interval=ratio, measure="ratio", means=geometric, sizes=sizes, paired=self.paired)
 
 
 def judge(
@@ -254,41 +279,39 @@ def judge(
     check_probability("power", power)
     family = tuple(claims)
     error = (1.0 - level) / max(len(family), 1)
-    return tuple(replace(_settle(claim, error, power, len(family)), planned=planned) for claim in family)
+    return tuple(_settle(claim, error, power, len(family), planned) for claim in family)
 
 
-def _settle(claim: Judgeable, error: float, power: float, family: int) -> Verdict:
+def _settle(claim: Judgeable, error: float, power: float, family: int, planned: bool) -> Verdict:
     evidence = claim.weigh(error)
+    open_ = Verdict(claim.statement, "undecided", evidence, claim.margin, family, planned=planned)
     if evidence.p_if_false <= error:
-        return Verdict(claim.statement, "confirmed", evidence, claim.margin, family)
+        return replace(open_, outcome="confirmed")
     if evidence.p_if_true <= error:
-        return Verdict(claim.statement, "contradicted", evidence, claim.margin, family)
+        return replace(open_, outcome="contradicted")
     # This takes longer than the test, and is shown of open claims alone.
-    seeds = range_of_seeds(partial(claim.seeds_needed, error, power), evidence.freedom)
-    return Verdict(claim.statement, "undecided", evidence, claim.margin, family, seeds)
+    return replace(open_, seeds=range_of_seeds(claim, error, power, evidence.freedom))
 
 
-def range_of_seeds(needed: Callable[[float], int | None], freedom: int) -> SeedsNeeded | None:
+def range_of_seeds(claim: Judgeable, error: float, power: float, freedom: int) -> SeedsNeeded | None:
     """Return how many seeds are needed, and how many for spreads between the ends of their own 80 % interval.
 
     Args:
-        needed: returns the number for spreads that are so many times as large as they seem; None if nobody can say.
+        claim: what is to be settled.
+        error: of the claim.
+        power: the chance to settle it.
         freedom: the degrees of freedom of the spread.
     """
     from scipy.special import chdtri
 
-    about = needed(1.0)
+    about = claim.seeds_needed(error, power)
     if about is None:
         return None
-    tails = 0.5 - 0.5 * _RANGE, 0.5 + 0.5 * _RANGE
-    spreads = (math.sqrt(freedom / float(chdtri(freedom, tail))) for tail in tails) if freedom > 0 else ()
-    others = [number for spread in spreads if (number := needed(spread)) is not None]
-    return SeedsNeeded(about, min(about, *others), max(about, *others)) if others else SeedsNeeded(about, about, about)
-
-
-def _logarithms(values: Floats) -> Floats:
-    """The logarithms; no number where there is none."""
-    return np.log(np.where(values > 0.0, values, math.nan))
+    tails = (0.5 - 0.5 * _RANGE, 0.5 + 0.5 * _RANGE) if freedom > 0 else ()
+    spreads = [math.sqrt(freedom / float(chdtri(freedom, tail))) for tail in tails]
+    found = [about, *(claim.seeds_needed(error, power, spread) for spread in spreads)]
+    known = [number for number in found if number is not None]
+    return SeedsNeeded(about, min(known), max(known))
 
 
 def _exp(value: float) -> float:

@@ -1,96 +1,229 @@
-"""The one place that words a comparison: its sentence, and its rows in HTML and LaTeX."""
+"""The one place that words what was found: claims, comparisons, the best of several groups, races and gates."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from heatbath.stats.evidence import seeds_in_words
 from heatbath.stats.intervals import Interval, ratio_in_words
+from heatbath.stats.margins import Factor
 from heatbath.stats.pair_test import PairTest
 from heatbath.stats.samples import Sample
-from heatbath.stats.verdicts import Factor
+from heatbath.stats.verdicts import Evidence, SeedsNeeded, Verdict
 
-_HEADINGS = ("comparison", "metric", "verdict", "difference", "p", "seeds")
+_MANY = 1000  # seeds: where more are needed the difference is as large as the margin, and their number a guess
 _LATEX = str.maketrans({c: f"\\{c}" for c in "_%&#${}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"})
+_NO_TEST = {
+    "one seed": ": one seed does not tell the spread",
+    "no spread": ": without a spread between seeds there is no test",
+}
+_RACES = {"decided": "", "seeds": "all planned seeds are trained; ", "budget": "the budget is spent; "}
+
+
+class Shown:
+    """What has a sentence and a table of texts, as terminals, notebooks and papers show it."""
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in words."""
+        raise NotImplementedError
+
+    def _table(self) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+        """Return headings and rows."""
+        raise NotImplementedError
+
+    def to_latex(self) -> str:
+        """Return the table for LaTeX, with the rules of the package booktabs."""
+        headings, rows = self._table()
+        head, *lines = (" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in (headings, *rows))
+        begin = rf"\begin{{tabular}}{{{'l' * len(headings)}}}"
+        return "\n".join([begin, r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"])
+
+    def _repr_html_(self) -> str:
+        headings, rows = self._table()
+        head = "".join(f"<th>{escape(name)}</th>" for name in headings)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        return f"<p>{escape(self.sentence)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.sentence}>"
+
+
+def evidence(found: Evidence) -> str:
+    """Return our numbers, such as ``0.741 (n = 10) against 0.738 (n = 5), difference 0.0031 (95 %: ...)``."""
+    if not found.part:
+        return _numbers(found)
+    chosen = f"the hardest of {found.parts} comparisons, " if found.parts > 1 and found.interval else ""
+    return f"{chosen}{found.part}: {_numbers(found)}"
+
+
+def _numbers(found: Evidence) -> str:
+    n, m = found.sizes
+    if found.interval is None:
+        if found.obstacle == "broken":
+            return f"no number in {found.broken} of {n + m} values: runs diverged, are missing or too short"
+        if found.obstacle == "no order":
+            return "orders can be judged by two or more finite values in each group, of means that differ"
+        return f"nothing to compare yet: n = {n} against n = {m}"
+    if found.measure in ("explained", "lead"):
+        verb = "explains" if found.measure == "explained" else "leads in explaining by"
+        return f"{verb} {found.interval} of the variance between {n} groups"
+    first, second = (f"{mean:.{5 if found.measure == 'difference' else 4}g}" for mean in found.means)
+    if found.paired:
+        compared = f"{first} against {second} (n = {n} pairs)"
+    else:
+        compared = f"{first} (n = {n}) against {second}{f' (n = {m})' if m else ''}"
+    return f"{compared}, {found.measure} {found.interval}{_NO_TEST.get(found.obstacle or '', '')}"
+
+
+def needs(verdict: Verdict) -> str:
+    """Return what would settle what is open, such as ``needs about 40 seeds``; empty where nobody can say."""
+    return "" if verdict.seeds is None else f"needs {seeds(verdict.seeds)}"
+
+
+def outcome(verdict: Verdict) -> str:
+    """Return the outcome, such as ``undecided: needs about 40 seeds (27 to 81)``."""
+    told = needs(verdict) if verdict.outcome == "undecided" else ""
+    return f"{verdict.outcome}: {told}" if told else verdict.outcome
+
+
+def numbers(verdict: Verdict) -> str:
+    """Return our numbers with their interval, or why nothing can be said."""
+    return verdict.told or evidence(verdict.evidence)
+
+
+def detail(verdict: Verdict) -> str:
+    """Return our numbers with the margin and the adjusted p-value, or why nothing can be said."""
+    if verdict.told:
+        return verdict.told
+    if verdict.p_value is None:
+        return f"{numbers(verdict)}."
+    of_family = f" among {verdict.family} claims" if verdict.family > 1 else ""
+    of_family += "" if verdict.planned else " added after looking"
+    return f"{numbers(verdict)}; margin {verdict.margin:.4g}, p = {verdict.p_value:.2g}{of_family}."
+
+
+def finding(verdict: Verdict, claim: str) -> str:
+    """Return what was found of a claim, which is put shorter, such as ``It is confirmed that ...``."""
+    start = "undecided whether" if verdict.outcome == "undecided" else f"{verdict.outcome} that"
+    return f"It is {start} {claim}."
+
+
+def counts(outcomes: Mapping[str, int], names: Iterable[str]) -> str:
+    """Return how many there are of each outcome, such as ``3 better, 1 undecided``."""
+    return ", ".join(f"{outcomes[name]} {name}" for name in names)
+
+
+def seeds(needed: SeedsNeeded) -> str:
+    """Return a number of seeds to two digits, with its range, such as ``about 40 seeds (31 to 76)``."""
+    about, low, high = needed
+    if about > _MANY:
+        return f"over {_MANY} seeds"
+    most = _rounded(high) if high <= _MANY else f"over {_MANY}"
+    return f"about {_rounded(about)} seeds{f' ({_rounded(low)} to {most})' if low < high else ''}"
+
+
+def _rounded(number: int) -> int:
+    unit = int(10 ** max(0, len(str(number)) - 2))
+    return -(-number // unit) * unit
+
+
+def margin(value: float) -> str:
+    """Return a margin such as ``0.002``, or ``5 %`` for a factor 1.05."""
+    return f"{100.0 * (float(value) - 1.0):.4g} %" if isinstance(value, Factor) else f"{value:.4g}"
+
+
+def promise(level: float) -> str:
+    """Return what is promised of a family."""
+    return f"the chance that any verdict is wrong is at most {100.0 * (1.0 - level):.3g} %"
+
+
+def notes(told: Iterable[str]) -> str:
+    """Return notes as sentences, each after a space."""
+    return "".join(f" {note[:1].upper()}{note[1:]}." for note in told)
+
+
+def question(test: PairTest) -> str:
+    """Return what two groups are compared in."""
+    return f"{test.metric.replace('_', ' ')}: {test.a.name} against {test.b.name}"
 
 
 def sentence(test: PairTest) -> str:
-    """Return the verdict with its numbers, what is open, and what to be careful about, in words."""
+    """Return the verdict on two groups with its numbers, what is open, and what to be careful about."""
     words = [f"Undecided: {_no_test(test)}" if test.above.obstacle else _decision(test)]
     if test.look is not None:
         look, plan = test.look, test.look.plan
         words.append(f"look {look.number} of {len(plan)}, at {look.seeds} of at most {plan[-1]} seeds")
     careful = [] if test.above.obstacle else _careful(test)
-    notes = [*test.notes, *(f"careful: {', '.join(careful)}" for _ in careful[:1])]
-    return f"{'; '.join(words)}.{''.join(f' {_capital(note)}.' for note in notes)}"
+    told = [*test.notes, f"careful: {', '.join(careful)}"] if careful else test.notes
+    return f"{'; '.join(words)}.{notes(told)}"
 
 
 def family(tests: Sequence[PairTest], level: float) -> str:
-    """Return what several comparisons have decided, in words."""
-    counts = Counter(test.verdict for test in tests)
-    decided = [f"{counts[word]} {word}" for word in ("better", "worse", "equal", "undecided") if counts[word]]
-    promise = f"the chance that any verdict is wrong is at most {100.0 * (1.0 - level):.3g} %"
-    return f"{len(tests)} comparison{'s' * (len(tests) != 1)}: {', '.join(decided)}; {promise}."
+    """Return what several comparisons have decided."""
+    outcomes = Counter[str](test.verdict for test in tests)
+    decided = counts(outcomes, (name for name in ("better", "worse", "equal", "undecided") if outcomes[name]))
+    return f"{len(tests)} comparison{'s' * (len(tests) != 1)}: {decided}; {promise(level)}."
 
 
-def html(summary: str, tests: Sequence[PairTest]) -> str:
-    """Return a paragraph and a table."""
-    return table_html(summary, _HEADINGS, [_cells(test) for test in tests])
+def table(tests: Iterable[PairTest]) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    """Return headings and a row for each comparison."""
+    return ("comparison", "metric", "verdict", "difference", "p", "seeds"), map(_cells, tests)
 
 
-def table_html(summary: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a paragraph and a table of texts."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<p>{escape(summary)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def best(few: Sequence[str], near: Sequence[str], groups: int, level: float, within: float | None) -> str:
+    """Return which of several groups may be the best, and which are certainly near it."""
+    wrong = f"(wrong with a chance of at most {100.0 * (1.0 - level):.3g} %)"
+    if len(few) == 1:
+        return f"{few[0]} is the best of {groups} {wrong}."
+    close = f" Within {margin(within)} of the best: {', '.join(near)}." if near and within else ""
+    return f"The best of {groups} is one of {', '.join(few)} {wrong}.{close}"
 
 
-def latex(tests: Sequence[PairTest]) -> str:
-    """Return a table with the rules of booktabs."""
-    return table_latex(_HEADINGS, [_cells(test) for test in tests])
+def race(first: Sequence[str], arms: int, equal: bool, ended: str, runs: int, planned: int) -> str:
+    """Return which arms won a race, whether they are known to be equal, why it ended, and what it took."""
+    names, cost = " and ".join(first), f"{runs} runs{f' instead of {planned}' if runs < planned else ''}"
+    many = f"{names} are equal and the best of" if equal else f"Undecided between {names}, of"
+    won = f"{names} is the best of" if len(first) == 1 else many
+    return f"{won} {arms} ({_RACES[ended]}{cost})."
 
 
-def table_latex(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of texts with the rules of booktabs."""
-    head, *lines = (" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in (headings, *rows))
-    begin = rf"\begin{{tabular}}{{{'l' * len(headings)}}}"
-    return "\n".join([begin, r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"])
-
-
-def margin_in_words(margin: float) -> str:
-    """Return a margin such as ``0.002``, or ``5 %`` for a factor 1.05."""
-    return f"{100.0 * (float(margin) - 1.0):.4g} %" if isinstance(margin, Factor) else f"{margin:.4g}"
+def gate(answer: str, verdict: Verdict, baseline: str, metric: str, allowed: float) -> str:
+    """Return whether a new group is worse than another one, and by which numbers."""
+    against = f"against {baseline} in {metric or 'values'}, margin {margin(allowed)}"
+    return f"{answer.capitalize()}: {'; '.join(filter(None, (numbers(verdict), against, needs(verdict))))}."
 
 
 def _decision(test: PairTest) -> str:
     ahead, by = _lead(test)
-    sizes = _sizes(test)
     if test.verdict == "equal" and test.margin is not None:
-        within = f"{test.a.name} and {test.b.name} are equal within {margin_in_words(test.margin)}"
-        return f"{within}: {ahead} is ahead by {by}, {sizes}"
+        within = f"{test.a.name} and {test.b.name} are equal within {margin(test.margin)}"
+        return f"{within}: {ahead} is ahead by {by}, {_sizes(test)}"
     verb = "Undecided: {} is ahead by {}, {}" if test.verdict == "undecided" else "{} is better by {}, {}"
-    words = [verb.format(ahead, by, sizes)]
-    if test.is_beyond and test.margin is not None:
-        words.append(f"the difference is larger than {margin_in_words(test.margin)}")
-    elif test.margin is not None:
-        words.append(f"equal within {margin_in_words(test.margin)} is not decided")
+    words = [verb.format(ahead, by, _sizes(test))]
+    if test.margin is not None:
+        bound = margin(test.margin)
+        beyond = f"the difference is larger than {bound}"
+        words.append(beyond if test.is_beyond else f"equal within {bound} is not decided")
     if test.seeds_needed is not None:
-        words.append(f"{seeds_in_words(*test.seeds_needed)} would decide it with power {test.power:g}")
+        words.append(f"{seeds(test.seeds_needed)} would decide it with power {test.power:g}")
     return "; ".join(words)
 
 
 def _lead(test: PairTest) -> tuple[str, str]:
     """The group that is ahead, and by how much, as a number that is positive where it is."""
     found, even = test.interval, 1.0 if test.is_relative else 0.0
-    a_is_ahead = (found.estimate < even) == test.lower_is_better if found.estimate != even else True
+    a_is_ahead = found.estimate == even or (found.estimate < even) == test.lower_is_better
+    name = (test.a if a_is_ahead else test.b).name
     if test.is_relative:
         inverse = Interval(1.0 / found.estimate, 1.0 / found.high, 1.0 / max(found.low, 1e-300), found.level)
-        words = ratio_in_words(found if found.estimate >= 1.0 else inverse)
-        return (test.a if a_is_ahead else test.b).name, f"a factor {words}"
+        return name, f"a factor {ratio_in_words(found if found.estimate >= 1.0 else inverse)}"
     negative = Interval(-found.estimate, -found.high, -found.low, found.level)
-    return (test.a if a_is_ahead else test.b).name, str(found if found.estimate >= 0.0 else negative)
+    return name, str(found if found.estimate >= 0.0 else negative)
 
 
 def _sizes(test: PairTest) -> str:
@@ -103,7 +236,7 @@ def _sizes(test: PairTest) -> str:
 def _no_test(test: PairTest) -> str:
     """Why there is no test."""
     if test.above.obstacle != "broken":
-        return str(test.above)
+        return evidence(test.above)
     groups = [f"{s.name} has no number {_where(s)}" for s in (test.a, test.b) if s.broken]
     if not groups:
         return "a relative margin needs positive values"
@@ -121,9 +254,7 @@ def _where(sample: Sample) -> str:
 
 def _careful(test: PairTest) -> list[str]:
     check = test.check
-    words = []
-    if check.few:
-        words.append("fewer than five seeds hardly tell the spread")
+    words = ["fewer than five seeds hardly tell the spread"] if check.few else []
     for sample, places in zip((test.a, test.b), check.outliers, strict=True):
         if places:
             names = [str(sample.seeds[k] if sample.seeds is not None else k) for k in places[:3]]
@@ -143,7 +274,3 @@ def _cells(test: PairTest) -> tuple[str, ...]:
     difference = words if test.above.interval else "-"
     names = f"{test.a.name} against {test.b.name}"
     return names, test.metric, test.verdict, difference, f"{test.p:.2g}", _sizes(test)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

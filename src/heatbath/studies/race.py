@@ -12,10 +12,11 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import combinations
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,16 @@ from heatbath.engine.progress import Progress
 from heatbath.engine.run import complete
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Record
-from heatbath.stats import looks as look_records
-from heatbath.stats.compare import parse_margin
+from heatbath.stats import wording
 from heatbath.stats.comparison import Comparison, Comparisons
-from heatbath.stats.inputs import DEFAULT_METRIC, is_lower_better, read_sample
-from heatbath.stats.samples import pair, treat_diverged
+from heatbath.stats.looks import FILE, LookRecord, recorded_looks
+from heatbath.stats.margins import parse_margin
+from heatbath.stats.samples import DEFAULT_METRIC, is_lower_better, pair, read_sample, treat_diverged
 from heatbath.stats.sequential import Look, doubling_looks, plan_looks
 from heatbath.stats.t_tests import check_probability
 
 Train = Callable[[Sequence[RunConfig]], list[Record]]
+_MAX_SEEDS = 40  # of an arm, by default
 _TIME = re.compile(r"\s*([0-9.]+)\s*(s|sec|seconds|m|min|minutes|h|hours)\s*")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -66,15 +68,9 @@ class Race:
     @property
     def sentence(self) -> str:
         """Which arm won, in words, and what it took."""
-        cost = f"{self.runs} runs instead of {self.planned}" if self.runs < self.planned else f"{self.runs} runs"
-        why = {"decided": "", "seeds": "all planned seeds are trained; ", "budget": "the budget is spent; "}[self.ended]
-        if len(self.best) == 1:
-            return f"{self.best[0]} is the best of {len(self.seeds)} ({why}{cost})."
-        equal = [one for one in self.comparisons if {one.a.name, one.b.name} <= set(self.best)]
-        pairs = len(self.best) * (len(self.best) - 1) // 2
-        if len(equal) == pairs and all(one.verdict == "equal" for one in equal):
-            return f"{' and '.join(self.best)} are equal and the best of {len(self.seeds)} ({why}{cost})."
-        return f"Undecided between {' and '.join(self.best)}, of {len(self.seeds)} ({why}{cost})."
+        between = [one.verdict for one in self.comparisons if {one.a.name, one.b.name} <= set(self.best)]
+        equal = between == ["equal"] * comb(len(self.best), 2)
+        return wording.race(self.best, len(self.seeds), equal, self.ended, self.runs, self.planned)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON knows it."""
@@ -110,7 +106,7 @@ def race(
     metric: str = DEFAULT_METRIC,
     margin: float | str | None = None,
     budget: int | str | timedelta | None = None,
-    max_seeds: int = 40,
+    max_seeds: int | None = None,
     *,
     level: float = 0.95,
     looks: Sequence[int] | None = None,
@@ -134,7 +130,7 @@ def race(
         metric: what is compared, see `heatbath.compare`.
         margin: within which arms are equal; without one, equal arms are only known by their budget.
         budget: the most runs of all arms together, or a time such as ``"30 min"`` after which no new look begins.
-        max_seeds: the most seeds of an arm; with ``looks``, the last of them is.
+        max_seeds: the most seeds of an arm; by default the last of ``looks``, or 40.
         level: the chance that no verdict is wrong.
         looks: the planned numbers of seeds; by default they double, from 5 or more to ``max_seeds``.
         diverged: see `heatbath.compare`; by default diverged runs count as the worst of the race.
@@ -153,27 +149,27 @@ def race(
     """
     check_probability("level", level, above=0.5)
     entered = _check_arms(arms)
-    plan = plan_looks(doubling_looks(max_seeds) if looks is None else looks)
+    plan = _plan(looks, max_seeds)
     allowed, seconds = _read_budget(budget)
     lower = is_lower_better(metric) if lower_is_better is None else lower_is_better
     options = Options(device=device, data_dir=data_dir, workers=workers, stack=stack)
-    state = _Course(entered, plan, metric, parse_margin(margin), lower, (1.0 - level) / _pairs(len(entered)), diverged)
+    course = _Course(entered, metric, parse_margin(margin), lower, (1.0 - level) / comb(len(entered), 2), diverged)
     ended, start = "seeds", time.monotonic()
     for look in plan:
+        wanted = course.wanted(look)
         late = seconds is not None and time.monotonic() - start > seconds
-        if late or (allowed is not None and sum(state.seeds.values()) + len(state.wanted(look)) > allowed):
+        if late or (allowed is not None and sum(course.seeds.values()) + len(wanted) > allowed):
             ended = "budget"
             break
-        wanted = state.wanted(look)
-        state.take(train(wanted) if train else complete(wanted, store, options, progress))
-        with nullcontext() if store is None else look_records.recorded_looks(_looks_file(Path(store))) as record:
-            state.look(look, record)
-        if not state.running:
+        course.take(train(wanted) if train else complete(wanted, store, options, progress))
+        with _open_looks(store) as record:
+            course.look(look, record)
+        if not course.running:
             ended = "decided"
             break
-    found = Comparisons(tuple(state.found.values()), level)
-    best = tuple(name for name in entered if name not in state.beaten)
-    return Race(found, best, state.seeds, ended, len(entered) * plan[-1].seeds, state.records)
+    found = Comparisons(tuple(course.found.values()), level)
+    best = tuple(name for name in entered if name not in course.beaten)
+    return Race(found, best, course.seeds, ended, len(entered) * plan[-1].seeds, course.records)
 
 
 @dataclass
@@ -181,20 +177,17 @@ class _Course:
     """Where a race stands."""
 
     arms: Mapping[str, RunConfig]
-    plan: Sequence[Look]
     metric: str
     margin: float | None
     lower_is_better: bool
     error: float
     diverged: str | float
-    running: list[str] = field(init=False)
-    records: dict[str, list[Record]] = field(init=False)
     found: dict[tuple[str, str], Comparison] = field(default_factory=dict)
     beaten: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.running = list(self.arms)
-        self.records = {name: [] for name in self.arms}
+        self.records: dict[str, list[Record]] = {name: [] for name in self.arms}
 
     @property
     def seeds(self) -> dict[str, int]:
@@ -211,30 +204,21 @@ class _Course:
         for place, name in enumerate(self.running):
             self.records[name] += records[place * count : (place + 1) * count]
 
-    def look(self, look: Look, record: look_records.LookRecord | None) -> None:
+    def look(self, look: Look, record: LookRecord) -> None:
         """Test what is open between running arms, and stop those that are decided."""
         read = [read_sample(name, self.records[name], self.metric) for name in self.running]
         treated = treat_diverged(read, self.diverged, lower_is_better=self.lower_is_better)
         samples = dict(zip(self.running, treated, strict=True))
-        for names in self._open():
-            a, b, paired, notes = pair(samples[names[0]], samples[names[1]])
+        family = comb(len(self.arms), 2)
+        for first, second in self._open():
+            a, b, paired, notes = pair(samples[first], samples[second])
             test = Comparison(
-                metric=self.metric,
-                a=a,
-                b=b,
-                margin=self.margin,
-                paired=paired,
-                error=self.error,
-                family=_pairs(len(self.arms)),
-                lower_is_better=self.lower_is_better,
-                notes=notes,
+                self.metric, a, b, self.margin, paired, self.error, family, self.lower_is_better, notes=notes
             )
-            charged = test if record is None else record.charge(test, look.plan)
-            seen = self.found[names] = replace(charged, error=charged.error * look.share, look=look)
-            if record is not None:
-                record.enter(test, look.plan, seen)
+            seen = record.look(test, look.plan, lambda test: replace(test, error=test.error * look.share, look=look))
+            self.found[first, second] = seen
             if seen.verdict in ("better", "worse"):
-                self.beaten.add(names[0] if seen.verdict == "worse" else names[1])
+                self.beaten.add(first if seen.verdict == "worse" else second)
         self.running = [name for name in self.running if name not in self.beaten]
         still = {name for names in self._open() for name in names}
         self.running = [name for name in self.running if name in still]
@@ -242,6 +226,22 @@ class _Course:
     def _open(self) -> list[tuple[str, str]]:
         pairs = combinations(self.running, 2)
         return [names for names in pairs if names not in self.found or self.found[names].verdict == "undecided"]
+
+
+def _plan(looks: Sequence[int] | None, max_seeds: int | None) -> tuple[Look, ...]:
+    if looks is None:
+        return plan_looks(doubling_looks(_MAX_SEEDS if max_seeds is None else max_seeds))
+    plan = plan_looks(looks)
+    if max_seeds is not None and plan[-1].seeds > max_seeds:
+        raise ValueError(f"looks must not go beyond max_seeds = {max_seeds}, got {plan[-1].plan}")
+    return plan
+
+
+def _open_looks(store: str | os.PathLike[str] | None) -> AbstractContextManager[LookRecord]:
+    if store is None:
+        return recorded_looks(None)
+    Path(store).mkdir(parents=True, exist_ok=True)
+    return recorded_looks(Path(store) / FILE)
 
 
 def _check_arms(arms: Mapping[str, RunConfig]) -> dict[str, RunConfig]:
@@ -265,20 +265,9 @@ def _read_budget(budget: int | str | timedelta | None) -> tuple[int | None, floa
         return None, None
     if isinstance(budget, timedelta):
         return None, budget.total_seconds()
-    if not isinstance(budget, str):
-        return check_integer("budget", budget, least=1), None
-    if budget.strip().isdigit():
-        return check_integer("budget", int(budget), least=1), None
+    if not isinstance(budget, str) or budget.strip().isdigit():
+        return check_integer("budget", int(budget) if isinstance(budget, str) else budget, least=1), None
     found = _TIME.fullmatch(budget)
     if found is None:
         raise ValueError(f"budget must be a number of runs or a time such as '30 min', got {budget!r}")
     return None, float(found.group(1)) * _SECONDS[found.group(2)[0]]
-
-
-def _looks_file(store: Path) -> Path:
-    store.mkdir(parents=True, exist_ok=True)
-    return store / look_records.FILE
-
-
-def _pairs(count: int) -> int:
-    return count * (count - 1) // 2
