@@ -254,3 +254,11 @@ def test_both_limits_of_reshuffled_epochs_are_kept_or_the_request_is_refused():
 def test_the_theory_of_independent_batches_refuses_reshuffled_ones():
     with pytest.raises(ValueError, match="sampling='shuffled' needs the length of an epoch"):
         quadratic.exact_temperature(Thermostat(0.1, 4, sampling="shuffled"), 1.0, 1.0)
+
+
+def test_a_notebook_shows_the_knobs_and_the_temperature_in_a_table():
+    thermostat = Thermostat(0.1, 32, 0.9, law="uniform:0.5")
+    page = thermostat._repr_html_()
+    assert page.count("<tr>") == len(dataclasses.fields(thermostat)) + 1
+    assert f"<td>{thermostat.temperature():.4g}</td>" in page
+    assert "<th>law</th><td>uniform:0.5</td>" in page

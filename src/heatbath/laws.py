@@ -12,7 +12,7 @@ import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
@@ -27,6 +27,21 @@ class Law(ABC):
     To add a law, write a frozen dataclass with ``variance`` and ``quantile``: it then prints, parses and works in
     every optimizer, scheduler and theory of this package.
     """
+
+    _greatest: ClassVar[float | None] = None  # value of a parameter, where that is checked
+
+    def __post_init__(self) -> None:
+        """Check parameters and make floats of them, so that equal laws print and hash alike."""
+        if self._greatest is None:
+            return
+        for name, value in vars(self).items():
+            allowed = f"{type(self).__name__}: {name} must be a number with 0 <= {name} <= {self._greatest:g}"
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            if not is_number:
+                raise TypeError(f"{allowed}, got {value!r}")
+            if not 0.0 <= value <= self._greatest:
+                raise ValueError(f"{allowed}, got {value!r}")
+            object.__setattr__(self, name, float(value) + 0.0)  # -0.0 becomes 0.0
 
     @property
     def mean(self) -> float:
@@ -68,10 +83,8 @@ class Constant(Law):
 class Uniform(Law):
     """``alpha`` uniform on ``[1 - delta, 1 + delta]``, the paper's law; variance ``delta^2 / 3``."""
 
+    _greatest: ClassVar[float] = 1.0
     delta: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_parameter(self, "delta", upper=1.0)
 
     @property
     def variance(self) -> float:
@@ -85,10 +98,8 @@ class Uniform(Law):
 class TwoPoint(Law):
     """``alpha = 1 - spread`` or ``1 + spread`` with equal probability; variance ``spread^2``."""
 
+    _greatest: ClassVar[float] = 1.0
     spread: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_parameter(self, "spread", upper=1.0)
 
     @property
     def variance(self) -> float:
@@ -103,10 +114,8 @@ class TwoPoint(Law):
 class Arcsine(Law):
     """``alpha = 1 + spread cos(phase)``, phase uniform: a cyclic rate met at random; variance ``spread^2 / 2``."""
 
+    _greatest: ClassVar[float] = 1.0
     spread: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_parameter(self, "spread", upper=1.0)
 
     @property
     def variance(self) -> float:
@@ -120,10 +129,8 @@ class Arcsine(Law):
 class LogNormal(Law):
     """``log alpha`` normal with variance ``sigma^2`` and mean ``-sigma^2 / 2``; variance ``exp(sigma^2) - 1``."""
 
+    _greatest: ClassVar[float] = 5.0
     sigma: float = 0.5
-
-    def __post_init__(self) -> None:
-        _check_parameter(self, "sigma", upper=5.0)
 
     @property
     def variance(self) -> float:
@@ -185,18 +192,6 @@ def _all_laws(law: type[Law]) -> list[type[Law]]:
 
 def _name(law: type[Law]) -> str:
     return law.__name__.lower()
-
-
-def _check_parameter(law: Law, name: str, upper: float) -> None:
-    """Normalise one parameter to float, so that equal laws print and hash alike, and check its range."""
-    value = getattr(law, name)
-    allowed = f"a number with 0 <= {name} <= {upper:g}"
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number:
-        raise TypeError(f"{type(law).__name__}: {name} must be {allowed}, got {value!r}")
-    if not 0.0 <= value <= upper:
-        raise ValueError(f"{type(law).__name__}: {name} must be {allowed}, got {value!r}")
-    object.__setattr__(law, name, float(value) + 0.0)  # -0.0 becomes 0.0
 
 
 def _namespace(values: Any) -> Any:

@@ -15,7 +15,7 @@ data, so that their noises sum to zero. `Thermostat.limits` says what is left, a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
@@ -88,18 +88,20 @@ class Thermostat:
             raise ValueError(f"sampling must be 'replacement' or 'shuffled', got {sampling!r}")
         if not isinstance(nesterov, bool):
             raise TypeError(f"nesterov must be True or False, got {nesterov!r}")
-        values = {
-            "lr": _number("lr", lr, "lr > 0", lambda value: value > 0),
-            "batch_size": size,
-            "momentum": _number("momentum", momentum, "0 <= momentum < 1", lambda value: 0 <= value < 1),
-            "nesterov": nesterov,
-            "law": parse_law(law),
-            "coupling": coupling,
-            "dataset_size": dataset_size,
-            "sampling": sampling,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        rate = _number("lr", lr, "lr > 0", lambda value: value > 0)
+        mu = _number("momentum", momentum, "0 <= momentum < 1", lambda value: 0 <= value < 1)
+        values = (rate, size, mu, nesterov, parse_law(law), coupling, dataset_size, sampling)
+        for field, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, field.name, value)
+
+    def _repr_html_(self) -> str:
+        """A table of the knobs and the temperature, for notebooks."""
+        from html import escape
+
+        rows = {field.name: getattr(self, field.name) for field in fields(self)}
+        rows["temperature / diffusion"] = f"{self.temperature():.4g}"
+        cells = (f"<tr><th>{name}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
+        return f"<table>{''.join(cells)}</table>"
 
     def temperature(self, diffusion: float = 1.0) -> float:
         """Return the temperature ``T = l S F / (2 C (1 - mu)) (N - C) / (N - 1)`` at leading order in ``l``.
@@ -122,8 +124,7 @@ class Thermostat:
         ``F - 1`` is left. A direction that relaxes within a part of an epoch is at ``T0 F``. In between, and for epochs
         not much longer than the ``1 / (1 - mu)`` steps that a velocity lasts, use `heatbath.theory.shuffled`.
 
-        Args:
-            diffusion: as for `temperature`.
+        ``diffusion`` is that of `temperature`.
         """
         fast = self.temperature(diffusion)
         return TemperatureLimits(fast * self._slow_share, fast)
@@ -209,6 +210,11 @@ class Thermostat:
                 f"no {knob} to solve for: with lr={self.lr:.4g}, batch_size={self.batch_size} and "
                 f"momentum={self.momentum:.4g} the temperature is beyond what a float can hold"
             )
+        if knob != "batch_size" and other.batch_variance == 0.0:
+            raise ValueError(
+                f"no {knob} gives temperature {self.temperature():.4g}: batch_size={other.batch_size} is the whole "
+                f"data set, which has no noise at any {knob}; ask for a smaller batch_size"
+            )
         solvers = {"lr": _with_lr, "batch_size": _with_batch_size, "momentum": _with_momentum}
         found = solvers[knob](other, self.temperature(), self.momentum)
         if not math.isclose(found._slow_share, self._slow_share, rel_tol=1e-9):
@@ -241,11 +247,6 @@ def _knob_to_solve(solve: str | None, given: set[str]) -> Knob:
 
 
 def _with_lr(other: Thermostat, target: float, _momentum: float) -> Thermostat:
-    if other.batch_variance == 0.0:
-        raise ValueError(
-            f"no lr gives temperature {target:.4g}: batch_size={other.batch_size} is the whole data set, which has no "
-            "noise at any lr; ask for a smaller batch_size"
-        )
     return replace(other, lr=other.lr * target / other.temperature())
 
 
@@ -273,12 +274,7 @@ def _with_batch_size(other: Thermostat, target: float, _momentum: float) -> Ther
 def _with_momentum(other: Thermostat, target: float, momentum: float) -> Thermostat:
     """Solve ``F(mu) / (1 - mu) = q`` for ``0 <= mu < 1``, where ``q`` is the target over ``l S / (2 C)``."""
     scale = 0.5 * other.lr * other.batch_variance
-    if scale == 0.0:
-        raise ValueError(
-            f"no momentum gives temperature {target:.4g}: batch_size={other.batch_size} is the whole data set, which "
-            "has no noise at any momentum; ask for a smaller batch_size"
-        )
-    q = target / scale
+    q = target / scale if scale else math.inf
     # The law's factor is nowhere below its value at mu = 1, which bounds every solution.
     greatest = max(0.0, 1.0 - other._law_factor_at(1.0) / q)
     if greatest == 1.0:

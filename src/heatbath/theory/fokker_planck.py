@@ -42,9 +42,8 @@ from scipy.special import erf, erfc
 from heatbath.theory.density_steps import TINY, FlowStep, Fluxes, FrictionStep, ImplicitStep, detailed_balance
 from heatbath.theory.landscapes import Array, Landscape
 from heatbath.theory.langevin import LangevinEquation
-from heatbath.theory.phase_space import PhaseSpace, total_mass
+from heatbath.theory.phase_space import NODES, WEIGHTS, PhaseSpace, total_mass
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 _LARGEST_LOSS = 1e-6  # the most mass that may live where the mesh does not follow it
 _COARSEST = 0.5  # the largest cell, in thermal widths
 _LEAST_TOLERANCE = 1e-10  # of `relax`, well above what rounding leaves of the distance
@@ -71,13 +70,13 @@ class FokkerPlanck:
         self.equation, self.landscape, self.grid = equation, landscape, grid
         theta = equation.theta
         potential = landscape.value(grid.x_edges) / equation.temperature
-        points = grid.x[:, None] + 0.5 * grid.dx * _NODES
+        points = grid.x[:, None] + 0.5 * grid.dx * NODES
         potential_inside = landscape.value(points) / equation.temperature
         lowest = min(potential.min(), potential_inside.min())
         potential, potential_inside = potential - lowest, potential_inside - lowest
         kinetic = grid.v_edges**2 / (2.0 * theta)
 
-        in_x = np.exp(-potential_inside) @ _WEIGHTS / 2.0
+        in_x = np.exp(-potential_inside) @ WEIGHTS / 2.0
         in_v = _normal_mass(grid.v_edges / math.sqrt(2.0 * theta)) * math.sqrt(0.5 * math.pi * theta) / grid.dv
         self._level = float(min(potential[0], potential[-1], kinetic[0], kinetic[-1]))
         self._check_mesh(np.diff(potential), in_x)
@@ -198,11 +197,8 @@ class FokkerPlanck:
         """Raise unless thermal widths span two cells and the level line holds all but 1e-6 of the equilibrium."""
         grid, equation, landscape = self.grid, self.equation, self.landscape
         # <(f'/T)^2> is one over the squared thermal width, for any landscape.
-        widths = {
-            "x": math.sqrt(float(in_x @ drops**2 / in_x.sum())),
-            "v": grid.dv / math.sqrt(equation.theta),
-        }
-        for (name, width), cells in zip(widths.items(), grid.cells, strict=True):
+        widths = math.sqrt(float(in_x @ drops**2 / in_x.sum())), grid.dv / math.sqrt(equation.theta)
+        for name, width, cells in zip(("x", "v"), widths, grid.cells, strict=True):
             if width > _COARSEST:
                 raise ValueError(
                     f"the grid is too coarse in {name}: {1.0 / width:.2g} cells per thermal width, at least "

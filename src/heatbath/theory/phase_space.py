@@ -7,82 +7,55 @@ Densities are float64 arrays of shape ``grid.shape``, position first: cell avera
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import erf, erfc
 
 from heatbath.theory.landscapes import Array, Landscape
 from heatbath.theory.langevin import LangevinEquation
+from heatbath.theory.plane import Mesh
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(6)  # of quadrature over a cell
+_DERIVED: Any = field(init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
-class PhaseSpace:
-    """A uniform mesh of ``cells[0] x cells[1]`` rectangles over ``x_bounds`` and ``v_bounds``."""
+class PhaseSpace(Mesh):
+    """A uniform mesh of ``cells[0] x cells[1]`` rectangles over ``x_bounds`` and ``v_bounds``.
+
+    ``x`` and ``v`` are the centres of the cells in position and in velocity, ``dx`` and ``dv`` their widths.
+    """
 
     x_bounds: tuple[float, float]
     v_bounds: tuple[float, float]
     cells: tuple[int, int] = (128, 128)
+    fewest: ClassVar[int] = 8
+    x: Array = _DERIVED
+    v: Array = _DERIVED
+    x_edges: Array = _DERIVED
+    v_edges: Array = _DERIVED
+    dx: float = _DERIVED
+    dv: float = _DERIVED
 
     def __post_init__(self) -> None:
-        for name in ("x_bounds", "v_bounds"):
-            low, high = getattr(self, name)
-            if not -math.inf < low < high < math.inf:
-                raise ValueError(f"{name} must be two finite numbers, the smaller first, got {getattr(self, name)!r}")
-        if min(self.cells) < 8:
-            raise ValueError(f"cells must be at least 8 in each direction, got {self.cells!r}")
+        super().__post_init__()
+        names = ("x", "v", "x_edges", "v_edges", "dx", "dv")
+        for name, value in zip(names, (*self.centres, *self.edges, *self.widths), strict=True):
+            object.__setattr__(self, name, value)
 
     @property
     def shape(self) -> tuple[int, int]:
         """The shape of a density, position first."""
         return self.cells
 
-    @property
-    def x_edges(self) -> Array:
-        """The edges of the cells in position."""
-        return np.linspace(*self.x_bounds, self.cells[0] + 1)
-
-    @property
-    def v_edges(self) -> Array:
-        """The edges of the cells in velocity."""
-        return np.linspace(*self.v_bounds, self.cells[1] + 1)
-
-    @property
-    def x(self) -> Array:
-        """The centres of the cells in position."""
-        return np.asarray(0.5 * (self.x_edges[1:] + self.x_edges[:-1]))
-
-    @property
-    def v(self) -> Array:
-        """The centres of the cells in velocity."""
-        return np.asarray(0.5 * (self.v_edges[1:] + self.v_edges[:-1]))
-
-    @property
-    def dx(self) -> float:
-        """The width of a cell in position."""
-        return (self.x_bounds[1] - self.x_bounds[0]) / self.cells[0]
-
-    @property
-    def dv(self) -> float:
-        """The width of a cell in velocity."""
-        return (self.v_bounds[1] - self.v_bounds[0]) / self.cells[1]
-
-    @property
-    def cell_area(self) -> float:
-        """``dx dv``."""
-        return self.dx * self.dv
-
 
 class Moments(NamedTuple):
-    """The first two moments of a density."""
+    """``[<x>, <v>]``, and ``[[<x x>, <x v>], [<v x>, <v v>]]`` about that mean."""
 
     mean: Array
-    """``[<x>, <v>]``."""
     covariance: Array
-    """``[[<x x>, <x v>], [<v x>, <v v>]]`` about the mean."""
 
 
 def suggest_phase_space(
@@ -126,9 +99,7 @@ def gaussian_density(grid: PhaseSpace, mean: Any, covariance: Any) -> Array:
     mean, covariance = np.asarray(mean, dtype=np.float64), np.asarray(covariance, dtype=np.float64)
     if not np.all(np.linalg.eigvalsh(covariance) > 0.0):
         raise ValueError(f"covariance must be positive definite, got {covariance.tolist()!r}")
-    for name, centre, variance, bounds in zip(
-        ("x", "v"), mean, np.diag(covariance), (grid.x_bounds, grid.v_bounds), strict=True
-    ):
+    for name, centre, variance, bounds in zip(("x", "v"), mean, np.diag(covariance), grid.bounds, strict=True):
         ends = (np.asarray(bounds) - centre) / math.sqrt(2.0 * variance)
         outside = 0.5 * float(erfc(-ends[0]) + erfc(ends[1]))
         if outside > 1e-6:
@@ -139,8 +110,8 @@ def gaussian_density(grid: PhaseSpace, mean: Any, covariance: Any) -> Array:
     # Given x, V is Gaussian: its cell integral is exact, which leaves one quadrature over x.
     slope = covariance[0, 1] / covariance[0, 0]
     spread = math.sqrt(2.0 * (covariance[1, 1] - slope * covariance[0, 1]))
-    offset = (grid.x[:, None] + 0.5 * grid.dx * _NODES) - mean[0]
-    weight = 0.5 * _WEIGHTS * np.exp(-0.5 * offset**2 / covariance[0, 0])
+    offset = (grid.x[:, None] + 0.5 * grid.dx * NODES) - mean[0]
+    weight = 0.5 * WEIGHTS * np.exp(-0.5 * offset**2 / covariance[0, 0])
     below = erf((grid.v_edges - (mean[1] + slope * offset)[..., None]) / spread)
     density = np.einsum("ig,igj->ij", weight, np.diff(below, axis=-1))
     return np.asarray(density / (density.sum() * grid.cell_area))

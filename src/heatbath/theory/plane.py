@@ -7,8 +7,8 @@ The midpoint rule that this is converges faster than any power of the mesh for a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -18,65 +18,77 @@ _BLOCK = 64  # cells are a multiple of it, so that they can be joined into bars
 _FEWEST, _MOST = 512, 2048
 
 
+class Mesh:
+    """A uniform mesh of rectangles, as a dataclass whose first fields are the bounds of both coordinates."""
+
+    cells: tuple[int, int]
+    fewest: ClassVar[int] = 1  # cells in each direction
+
+    def __post_init__(self) -> None:
+        for field, (low, high) in zip(fields(self), self.bounds, strict=False):  # type: ignore[arg-type]
+            if not -math.inf < low < high < math.inf:
+                raise ValueError(f"{field.name} must be two finite numbers, the smaller first, got {(low, high)!r}")
+        if min(self.cells) < self.fewest:
+            raise ValueError(f"cells must be at least {self.fewest} in each direction, got {self.cells!r}")
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The least and the greatest value of both coordinates."""
+        first, second = (getattr(self, field.name) for field in fields(self)[:2])  # type: ignore[arg-type]
+        return first, second
+
+    @property
+    def edges(self) -> tuple[Array, Array]:
+        """The edges of the cells in both coordinates."""
+        first, second = self.bounds
+        return np.linspace(*first, self.cells[0] + 1), np.linspace(*second, self.cells[1] + 1)
+
+    @property
+    def centres(self) -> tuple[Array, Array]:
+        """The centres of the cells in both coordinates."""
+        first, second = self.edges
+        return 0.5 * (first[1:] + first[:-1]), 0.5 * (second[1:] + second[:-1])
+
+    @property
+    def widths(self) -> tuple[float, float]:
+        """The width of a cell in both coordinates."""
+        first, second = ((high - low) / count for (low, high), count in zip(self.bounds, self.cells, strict=True))
+        return first, second
+
+    @property
+    def cell_area(self) -> float:
+        """The area of a cell."""
+        return math.prod(self.widths)
+
+
 @dataclass(frozen=True)
-class PlaneMesh:
+class PlaneMesh(Mesh):
     """A uniform mesh of ``cells[0] x cells[1]`` rectangles over ``x_bounds`` and ``y_bounds``."""
 
     x_bounds: tuple[float, float]
     y_bounds: tuple[float, float]
     cells: tuple[int, int]
 
-    def __post_init__(self) -> None:
-        for name in ("x_bounds", "y_bounds"):
-            low, high = getattr(self, name)
-            if not -math.inf < low < high < math.inf:
-                raise ValueError(f"{name} must be two finite numbers, the smaller first, got {getattr(self, name)!r}")
-        if min(self.cells) < 1:
-            raise ValueError(f"cells must be at least 1 in each direction, got {self.cells!r}")
-
-    @property
-    def edges(self) -> tuple[Array, Array]:
-        """The edges of the cells in x and in y."""
-        return np.linspace(*self.x_bounds, self.cells[0] + 1), np.linspace(*self.y_bounds, self.cells[1] + 1)
-
-    @property
-    def centres(self) -> tuple[Array, Array]:
-        """The centres of the cells in x and in y."""
-        x, y = self.edges
-        return 0.5 * (x[1:] + x[:-1]), 0.5 * (y[1:] + y[:-1])
-
     @property
     def points(self) -> Array:
         """The centres as points, shape ``(*cells, 2)``."""
         return np.stack(np.meshgrid(*self.centres, indexing="ij"), axis=-1)
 
-    @property
-    def cell_area(self) -> float:
-        """``dx dy``."""
-        return math.prod(
-            (high - low) / count for (low, high), count in zip((self.x_bounds, self.y_bounds), self.cells, strict=True)
-        )
-
 
 class PlaneMoments(NamedTuple):
-    """What a weight on the plane says of the positions and of the loss."""
+    """``[<x>, <y>]``, ``[<x x>, <y y>]`` about that mean, and the mean of the loss."""
 
     mean: Array
-    """``[<x>, <y>]``."""
     variance: Array
-    """``[<x x>, <y y>]`` about the mean."""
     loss: float
-    """The mean of the loss."""
 
 
 def suggest_plane(landscape: Landscape, temperature: float, energy: float = 18.5) -> PlaneMesh | None:
     """Return the mesh that holds every point with a loss up to ``energy`` temperatures above the lowest.
 
     Boltzmann's weight has about ``exp(-energy)`` of its mass outside, 1e-8 by default, and four cells or more, if 2048
-    in a direction allow it, to a thermal width of the stiffest minimum.
-
-    Returns:
-        the mesh, or None where the landscape does not rise that high all around: the weight has no norm then.
+    in a direction allow it, to a thermal width of the stiffest minimum. None is returned where the landscape does not
+    rise that high all around: the weight has no norm then.
 
     Raises:
         ValueError: the landscape is not one of two dimensions, or 2048 cells are too coarse.

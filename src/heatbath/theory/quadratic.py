@@ -48,9 +48,7 @@ def stationary_moments(thermostat: Thermostat, curvature: ArrayLike, diffusion: 
     """
     found = directions(curvature, diffusion)
     check_stable(thermostat, found.curvatures)
-    a = found.curvatures
-    pair = (a, a) if found.basis is None else (a[:, None], a[None, :])
-    return assemble(thermostat, unit_moments(thermostat, *pair), found)
+    return assemble(thermostat, unit_moments(thermostat, *found.pairs(found.curvatures)), found)
 
 
 def exact_temperature(thermostat: Thermostat, curvature: ArrayLike, diffusion: ArrayLike) -> float | Array:
@@ -311,6 +309,10 @@ class Directions(NamedTuple):
     def variances(self) -> Array:
         """The variance of the noise along each direction."""
         return self.covariance if self.basis is None else np.diagonal(self.covariance)
+
+    def pairs(self, each: Array) -> tuple[Array, Array]:
+        """Return what belongs to both directions of each pair: a direction with itself, or in a basis any two."""
+        return (each, each) if self.basis is None else (each[:, None], each[None, :])
 
 
 def directions(curvature: ArrayLike, diffusion: ArrayLike) -> Directions:

@@ -33,7 +33,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -118,25 +117,6 @@ def _epoch(thermostat: Thermostat, steps_per_epoch: int) -> tuple[int, float]:
     return count, batches
 
 
-class _Step(NamedTuple):
-    """One step of a direction: ``G``, ``H``, ``k`` and ``h``."""
-
-    drift: Array
-    shake: Array
-    kick: Array
-    kick_shake: Array
-
-
-class _Means(NamedTuple):
-    """After ``j`` steps, for both directions of a pair: ``A^j - 1`` of each, ``V_j``, and ``c_j`` of each."""
-
-    growth: Array
-    other_growth: Array
-    noise: Array
-    ahead: Array
-    other_ahead: Array
-
-
 def _averaged(thermostat: Thermostat, found: Directions, count: int, batches: float) -> Array:
     return np.asarray(reduce(np.add, _by_step(thermostat, found, count, batches)) / count)
 
@@ -144,24 +124,23 @@ def _averaged(thermostat: Thermostat, found: Directions, count: int, batches: fl
 def _by_step(thermostat: Thermostat, found: Directions, count: int, batches: float) -> Iterator[Array]:
     """The moments after each step, in ``(x, l v)`` and units of the noise, of all directions or all pairs of them."""
     check_stable(thermostat, found.curvatures)
-    curvatures, spread = found.curvatures, thermostat.law.variance
-    pair = (curvatures, curvatures) if found.basis is None else (curvatures[:, None], curvatures[None, :])
-    one, other = (_Step(*one_step(thermostat, thermostat.lr * values)) for values in pair)
-    still, unit = np.zeros((2, 2)), np.eye(2)
-    last = deque(_means(one, other, count, batches), maxlen=1).pop()
-    over_epoch = second_moment_generator(last.growth, still, last.other_growth, still, 0.0)
-    start = _solve(-over_epoch, last.noise)
+    drift, shake, kick, kick_shake = one_step(thermostat, thermostat.lr * found.curvatures)
+    spread, still, unit = thermostat.law.variance, np.zeros((2, 2)), np.eye(2)
+    growth, noise, _ = deque(_means(drift, kick, found, count, batches), maxlen=1).pop()
+    grown, other_grown = found.pairs(growth)
+    start = _solve(-second_moment_generator(grown, still, other_grown, still, 0.0), noise)
 
     def sources() -> Iterator[tuple[Array, Array]]:
         """The moments of the means after each step, and what the next multiplier adds to ``P``."""
-        for now in islice(_means(one, other, count, batches), count):
-            means = (unit + now.growth) @ start @ _turned(unit + now.other_growth) + now.noise
-            mixed = _outer(_apply(one.shake, now.ahead), one.kick_shake)
-            mixed = mixed + _outer(one.kick_shake, _apply(other.shake, now.other_ahead))
-            added = one.shake @ means @ _turned(other.shake) + mixed + np.outer(one.kick_shake, one.kick_shake)
+        for growth, noise, ahead in islice(_means(drift, kick, found, count, batches), count):
+            means = _congruent(found.pairs(unit + growth), start) + noise
+            left, right = found.pairs(_apply(shake, ahead))
+            mixed = _outer(left, kick_shake) + _outer(kick_shake, right)
+            added = _congruent(found.pairs(shake), means) + mixed + np.outer(kick_shake, kick_shake)
             yield means, spread * added
 
-    generator = second_moment_generator(one.drift, one.shake, other.drift, other.shake, spread)
+    (one, other), (shaken, other_shaken) = found.pairs(drift), found.pairs(shake)
+    generator = second_moment_generator(one, shaken, other, other_shaken, spread)
     over_epoch, added = np.zeros_like(generator), np.zeros_like(start)
     for _, source in sources():
         added = added + _on_matrices(generator, added) + source
@@ -172,29 +151,25 @@ def _by_step(thermostat: Thermostat, found: Directions, count: int, batches: flo
         excess = excess + _on_matrices(generator, excess) + source
 
 
-def _means(one: _Step, other: _Step, count: int, batches: float) -> Iterator[_Means]:
-    """What the means need after 0, 1, ..., ``count`` steps; the sums of squares are Welford's."""
-    term, other_term = (np.broadcast_to(step.kick, step.drift.shape[:-1]) for step in (one, other))
-    mean, other_mean = np.zeros_like(term), np.zeros_like(other_term)
-    growth, other_growth = np.zeros_like(one.drift), np.zeros_like(other.drift)
-    ahead, other_ahead = np.zeros_like(term), np.zeros_like(other_term)
-    squares = np.zeros(np.broadcast_shapes(growth.shape, other_growth.shape))
-    scale = batches / (batches - 1.0)
+def _means(
+    drift: Array, kick: Array, found: Directions, count: int, batches: float
+) -> Iterator[tuple[Array, Array, Array]]:
+    """``A^j - 1``, ``V_j`` of pairs and ``c_j`` after 0, 1, ..., ``count`` steps; the sums of squares are Welford's."""
+    term = np.broadcast_to(kick, drift.shape[:-1])
+    mean, ahead, growth = np.zeros_like(term), np.zeros_like(term), np.zeros_like(drift)
+    squares = _outer(*found.pairs(mean))
     for j in range(count + 1):
-        noise = scale * (squares + j * (1.0 - j / batches) * _outer(mean, other_mean))
-        yield _Means(growth, other_growth, noise, ahead, other_ahead)
-        squares = squares + j / (j + 1.0) * _outer(term - mean, other_term - other_mean)
+        noise = squares + j * (1.0 - j / batches) * _outer(*found.pairs(mean))
+        yield growth, batches / (batches - 1.0) * noise, ahead
+        squares = squares + j / (j + 1.0) * _outer(*found.pairs(term - mean))
         mean = mean + (term - mean) / (j + 1.0)
-        other_mean = other_mean + (other_term - other_mean) / (j + 1.0)
-        term, other_term = term + _apply(one.drift, term), other_term + _apply(other.drift, other_term)
-        growth = growth + one.drift @ (np.eye(2) + growth)
-        other_growth = other_growth + other.drift @ (np.eye(2) + other_growth)
-        ahead = ahead + _apply(one.drift, ahead) - one.kick / (batches - 1.0)
-        other_ahead = other_ahead + _apply(other.drift, other_ahead) - other.kick / (batches - 1.0)
+        term = term + _apply(drift, term)
+        growth = growth + drift @ (np.eye(2) + growth)
+        ahead = ahead + _apply(drift, ahead) - kick / (batches - 1.0)
 
 
-def _turned(matrices: Array) -> Array:
-    return np.swapaxes(matrices, -1, -2)
+def _congruent(maps: tuple[Array, Array], matrices: Array) -> Array:
+    return np.asarray(maps[0] @ matrices @ np.swapaxes(maps[1], -1, -2))
 
 
 def _apply(matrices: Array, vectors: Array) -> Array:
