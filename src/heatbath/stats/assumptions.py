@@ -23,19 +23,14 @@ _STREAMS = {"signs": 0, "orders": 1}
 
 
 class Check(NamedTuple):
-    """What speaks against the t test.
+    """What speaks against the t test."""
 
-    Attributes:
-        few: whether a group has fewer than five seeds.
-        outliers: for each group the places of values that do not belong to a normal group; of pairs, in the first.
-        skewness: of the difference of means, where it is large enough to matter; else 0.
-        p: of a permutation test of no difference, or of equality where a margin was given to it; None where nothing
-            calls for one, or there are too few or too many values for it to say anything.
-    """
-
-    few: bool
+    few: bool  # whether a group has fewer than five seeds
+    # for each group the places of values that do not belong to a normal group; of pairs, in the first
     outliers: tuple[tuple[int, ...], tuple[int, ...]]
-    skewness: float
+    skewness: float  # of the difference of means, where it is large enough to matter; else 0
+    # of a permutation test of no difference, or of equality where a margin was given to it; None where nothing calls
+    # for one, or there are too few or too many values for it to say anything
     p: float | None
 
 

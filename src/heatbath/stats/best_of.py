@@ -19,21 +19,15 @@ Place = Literal["best", "not the best", "within the margin of the best", "undeci
 
 
 class Standing(NamedTuple):
-    """Where one group stands.
+    """Where one group stands."""
 
-    Attributes:
-        name: of the group.
-        mean: of its values; geometric with a relative margin.
-        interval: of its mean less the best mean of the others (their ratio, with a relative margin), with the sign
-            turned where lower is better: positive is better. It is cut at no difference, as there is nothing to say
-            about by how much the best one leads beyond its bound.
-        verdict: certainly the best; certainly not; certainly within the margin of the best one; or undecided.
-    """
-
-    name: str
-    mean: float
+    name: str  # of the group
+    mean: float  # of its values; geometric with a relative margin
+    # of its mean less the best mean of the others (their ratio, with a relative margin), with the sign turned where
+    # lower is better: positive is better. It is cut at no difference, as there is nothing to say about by how much the
+    # best one leads beyond its bound
     interval: Interval
-    verdict: Place
+    verdict: Place  # certainly the best; certainly not; certainly within the margin of the best one; or undecided
 
 
 @dataclass(frozen=True, repr=False)

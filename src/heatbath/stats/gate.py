@@ -9,10 +9,9 @@ import json
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from heatbath.stats import wording
 from heatbath.stats.comparison import Comparison, Comparisons
+from heatbath.stats.intervals import as_sample
 from heatbath.stats.margins import Factor
 from heatbath.stats.samples import Sample, digest, pair
 from heatbath.stats.verdicts import Claim, Verdict, judge
@@ -24,23 +23,14 @@ _FORMAT = 1
 
 
 class Gated(NamedTuple):
-    """What a gate says.
+    """What a gate says."""
 
-    Attributes:
-        answer: certainly not worse by the margin, certainly worse by it, or undecided.
-        baseline: the name of the group that was compared with.
-        metric: what was compared.
-        margin: how much worse is no matter.
-        verdict: the numbers.
-        notes: what was left out or not paired, in words.
-    """
-
-    answer: Answer
-    baseline: str
-    metric: str
-    margin: float
-    verdict: Verdict
-    notes: tuple[str, ...]
+    answer: Answer  # certainly not worse by the margin, certainly worse by it, or undecided
+    baseline: str  # the name of the group that was compared with
+    metric: str  # what was compared
+    margin: float  # how much worse is no matter
+    verdict: Verdict  # the numbers
+    notes: tuple[str, ...]  # what was left out or not paired, in words
 
     @property
     def sentence(self) -> str:
@@ -68,9 +58,7 @@ def write_verdict(path: Path, found: Comparison | Comparisons, version: str) -> 
 def read_verdict(path: Path) -> tuple[list[dict[str, Any]], dict[str, Sample]]:
     """Return the comparisons of a file, as `Comparison.summary` gives them, and its groups by their names and metrics.
 
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is no verdict, was written by a later version, or has been changed.
+    What is no verdict, was written by a later version, or has been changed is refused.
     """
     try:
         contents = json.loads(path.read_text())
@@ -90,10 +78,7 @@ def read_verdict(path: Path) -> tuple[list[dict[str, Any]], dict[str, Sample]]:
 def read_baseline(path: Path, name: str | None = None) -> Baseline:
     """Return the group of a verdict that later ones are to keep up with: by its name, or the better one.
 
-    Of groups that are equal, or not told apart, it is the first.
-
-    Raises:
-        ValueError: the file is no verdict, or has no such group, or several comparisons and no name was given.
+    Of groups that are equal, or not told apart, it is the first. Of several comparisons a name must be given.
     """
     comparisons, groups = read_verdict(path)
     names = list(dict.fromkeys(one[side] for one in comparisons for side in ("a", "b")))
@@ -109,11 +94,8 @@ def read_baseline(path: Path, name: str | None = None) -> Baseline:
 def gate(baseline: Baseline, new: Sample, margin: float, level: float = 0.95) -> Gated:
     """Return whether a new group is worse than a baseline by a margin: a test of non-inferiority, one-sided each way.
 
-    Args:
-        baseline: what to keep up with.
-        new: the new group.
-        margin: how much worse is no matter; a `Factor` for a ratio of geometric means.
-        level: the chance that "not worse" is right, and that "worse" is.
+    A margin that is a `Factor` is for the ratio of geometric means. The level is the chance that "not worse" is right,
+    and that "worse" is.
     """
     first, second, by_seed, notes = pair(new, baseline.group)
     allowed = Factor(1.0 / margin) if isinstance(margin, Factor) else -margin
@@ -124,10 +106,11 @@ def gate(baseline: Baseline, new: Sample, margin: float, level: float = 0.95) ->
 
 
 def _group(values: dict[str, Any]) -> Sample:
-    numbers = np.array([np.nan if value is None else value for value in values["values"]], dtype=np.float64)
+    numbers = as_sample(values["values"])
     seeds = None if values["seeds"] is None else tuple(values["seeds"])
-    origin = tuple(values["digests"]), tuple(values["versions"])
-    return Sample(values["name"], numbers, seeds, values["metric"], "", *origin)
+    return Sample(
+        values["name"], numbers, seeds, values["metric"], "", tuple(values["digests"]), tuple(values["versions"])
+    )
 
 
 def _digest(contents: dict[str, Any]) -> str:

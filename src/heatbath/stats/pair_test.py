@@ -27,33 +27,21 @@ class PairTest:
     margin, which wins where both are so. The chance of a wrong verdict is at most ``error``: if the means are equal,
     of better and worse together; if they differ by the margin or more, of equal and the wrong sign together, as both
     need a bound of the difference that misses it on the same side; and in between the wrong sign alone is wrong.
-
-    Attributes:
-        metric: what is compared.
-        a: the first group; of pairs, with the seeds of both groups alone.
-        b: the second group.
-        margin: by how much means may differ and count as equal; a `Factor` for the ratio of geometric means; None where
-            only the sign of the difference is asked for.
-        paired: whether seed is compared with seed (Student's t of the differences), or group with group (Welch's t).
-        error: the chance of a wrong verdict that this comparison may take.
-        family: how many comparisons share the error that was asked for.
-        lower_is_better: whether a smaller metric is a better one.
-        power: the chance to decide with ``seeds_needed``.
-        look: which of the planned looks decided, or is the last so far; None without a plan.
-        notes: what was left out, replaced or not paired, in words.
     """
 
-    metric: str
-    a: Sample
-    b: Sample
+    metric: str  # what is compared
+    a: Sample  # the first group; of pairs, with the seeds of both groups alone
+    b: Sample  # the second group
+    # by how much means may differ and count as equal; a `Factor` for the ratio of geometric means; None where only the
+    # sign of the difference is asked for
     margin: float | None
-    paired: bool
-    error: float
-    family: int = 1
-    lower_is_better: bool = False
-    power: float = 0.9
-    look: Look | None = None
-    notes: tuple[str, ...] = ()
+    paired: bool  # whether seed is compared with seed (Student's t of the differences), or group with group (Welch's t)
+    error: float  # the chance of a wrong verdict that this comparison may take
+    family: int = 1  # how many comparisons share the error that was asked for
+    lower_is_better: bool = False  # whether a smaller metric is a better one
+    power: float = 0.9  # the chance to decide with ``seeds_needed``
+    look: Look | None = None  # which of the planned looks decided, or is the last so far; None without a plan
+    notes: tuple[str, ...] = ()  # what was left out, replaced or not paired, in words
 
     @cached_property
     def verdict(self) -> Outcome:

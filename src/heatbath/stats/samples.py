@@ -21,27 +21,16 @@ _DERIVED = ("final", "best", "tail")  # what the methods of a record take of a c
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth to compare
 class Sample:
-    """One group: a name and one number for each seed.
+    """One group: a name and one number for each seed."""
 
-    Attributes:
-        name: what the group is called in words.
-        values: NaN where a run has no number.
-        seeds: of the values, in their order; None where they are not known.
-        metric: what the numbers are; empty where it is not known.
-        settings: what all runs of the group have in common, as text; empty where it is not known.
-        digests: of the records that the numbers come from.
-        versions: of the programs that made them.
-        notes: what was left out or replaced, in words.
-    """
-
-    name: str
-    values: Floats
-    seeds: tuple[Hashable, ...] | None = None
-    metric: str = ""
-    settings: str = ""
-    digests: tuple[str, ...] = ()
-    versions: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    name: str  # what the group is called in words
+    values: Floats  # NaN where a run has no number
+    seeds: tuple[Hashable, ...] | None = None  # of the values, in their order; None where they are not known
+    metric: str = ""  # what the numbers are; empty where it is not known
+    settings: str = ""  # what all runs of the group have in common, as text; empty where it is not known
+    digests: tuple[str, ...] = ()  # of the records that the numbers come from
+    versions: tuple[str, ...] = ()  # of the programs that made them
+    notes: tuple[str, ...] = ()  # what was left out or replaced, in words
 
     @property
     def broken(self) -> list[str]:
@@ -89,12 +78,9 @@ def read_sample(name: str, source: Any, metric: str | None = None) -> Sample:
 
 
 def treat_diverged(samples: Sequence[Sample], treatment: str | float, *, lower_is_better: bool) -> list[Sample]:
-    """Return the groups with their values that are no numbers kept (``"tell"``), left out or replaced by the worst.
+    """Return the groups with their values that are no numbers kept (``"tell"``), left out (``"exclude"``) or replaced.
 
-    Args:
-        samples: the groups.
-        treatment: ``"tell"``, ``"exclude"``, ``"worst"`` (the worst number of all groups), or a number of its own.
-        lower_is_better: which numbers are the worst.
+    What replaces them is a number, or for ``"worst"`` the worst one of all groups.
     """
     if isinstance(treatment, str) and treatment not in ("tell", "exclude", "worst"):
         raise ValueError(f"diverged must be tell, exclude, worst or a number, got {treatment!r}")
@@ -116,24 +102,20 @@ def _replace_broken(sample: Sample, worst: float | None) -> Sample:
     """Count values that are no numbers as the worst one, or leave them out."""
     if not sample.broken:
         return sample
-    fate = "are left out" if worst is None else f"count as {worst:.4g}"
+    good, fate = np.isfinite(sample.values), "are left out" if worst is None else f"count as {worst:.4g}"
     note = f"{len(sample.broken)} of {len(sample.values)} runs of {sample.name} diverged and {fate}"
-    good = np.isfinite(sample.values)
-    kept = sample.take(np.flatnonzero(good).tolist()) if worst is None else sample
-    values = kept.values if worst is None else np.where(good, sample.values, worst)
-    return replace(kept, values=values, notes=(*sample.notes, note))
+    noted = replace(sample, notes=(*sample.notes, note))
+    if worst is None:
+        return noted.take(np.flatnonzero(good).tolist())
+    return replace(noted, values=np.where(good, sample.values, worst))
 
 
 def pair(a: Sample, b: Sample, paired: bool | None = None) -> tuple[Sample, Sample, bool, tuple[str, ...]]:
     """Return two groups in the same order of seeds where they are to be compared by seed, whether they are, and notes.
 
     By default they are if both know their seeds and have at least half of them in common; those of one group alone are
-    then left out. Groups that are not paired keep all their values.
-
-    Args:
-        a: the first group.
-        b: the second group.
-        paired: True asks for pairs: by seed, or by place where no seeds are known; False forbids them.
+    then left out. Groups that are not paired keep all their values. ``paired=True`` asks for pairs: by seed, or by
+    place where no seeds are known; False forbids them.
     """
     notes = (*a.notes, *b.notes)
     if paired is False:
@@ -236,7 +218,7 @@ def _of_record(record: Any, metric: str) -> float | None:
     return math.nan if record.status == "diverged" else value  # its curves end before they are no numbers
 
 
-def _checked(name: str, values: Iterable[Any], seeds: Sequence[Hashable] | None) -> Sample:
+def _checked(name: str, values: Iterable[Any], seeds: Sequence[Any] | None) -> Sample:
     """Return the group, in the order of its seeds: numbers by their size, others by their text."""
     numbers = [math.nan if value is None else value for value in values]
     for value in numbers:
@@ -249,7 +231,6 @@ def _checked(name: str, values: Iterable[Any], seeds: Sequence[Hashable] | None)
         twice = next(seed for seed, count in Counter(seeds).items() if count > 1)
         raise ValueError(f"group {name} has seed {twice} more than once")
     sample = replace(sample, seeds=tuple(seeds))
-    order = sorted(
-        range(len(seeds)), key=lambda k: (0, seeds[k], "") if isinstance(seeds[k], Real) else (1, 0, str(seeds[k]))
-    )
+    keys = [(0, seed, "") if isinstance(seed, Real) else (1, 0, str(seed)) for seed in seeds]
+    order = sorted(range(len(seeds)), key=keys.__getitem__)
     return sample if order == list(range(len(seeds))) else sample.take(order)

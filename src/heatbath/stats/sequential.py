@@ -20,19 +20,12 @@ _POWER = 1.5  # of the spending: larger saves more for the last look, smaller de
 
 
 class Look(NamedTuple):
-    """One look of a plan.
+    """One look of a plan."""
 
-    Attributes:
-        number: which one, from 1 on.
-        seeds: how many seeds per group it takes.
-        plan: the numbers of seeds of all looks.
-        share: of the error, that this look may take.
-    """
-
-    number: int
-    seeds: int
-    plan: tuple[int, ...]
-    share: float
+    number: int  # which one, from 1 on
+    seeds: int  # how many seeds per group it takes
+    plan: tuple[int, ...]  # the numbers of seeds of all looks
+    share: float  # of the error, that this look may take
 
 
 def plan_looks(looks: Sequence[int]) -> tuple[Look, ...]:

@@ -75,9 +75,6 @@ def seeds_needed(
         level: of the test; a one-sided test at ``level`` needs as many as a two-sided one at ``2 level - 1``.
         margin: of the tests of ``|difference| <= margin``: the two one-sided ones that confirm it where the difference
             is within, the one that rejects it where it is beyond; 0 for the two-sided test of a difference.
-
-    Raises:
-        ValueError: no number of seeds will do, or an argument is out of range.
     """
     check_probability("level", level)
     check_probability("power", power)

@@ -25,34 +25,22 @@ _NO_GAP = 1e-4  # standard deviations between a difference and its margin that n
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the data of one claim say.
+    """What the data of one claim say."""
 
-    Attributes:
-        p_if_false: how likely data this much in favour are if the claim is false; a small one confirms.
-        p_if_true: how likely data this much against it are if it is true; a small one contradicts.
-        interval: of what is judged; None where there is nothing to judge.
-        measure: what the interval is of: a difference of two means, the ratio of two geometric means, the variance
-            between groups that an order explains, or by how much one order explains more than another.
-        means: of both groups, or of one group and the number it is compared with.
-        sizes: the values in each group, of pairs or of groups, 0 for a number; of an order its groups and all values.
-        paired: whether the groups are compared seed by seed.
-        obstacle: why there is no test, if there is none.
-        broken: values that are no numbers.
-        part: the comparison that these numbers are of, for a claim that makes several.
-        parts: how many comparisons the claim makes.
-    """
-
-    p_if_false: float = 1.0
-    p_if_true: float = 1.0
-    interval: Interval | None = None
+    p_if_false: float = 1.0  # how likely data this much in favour are if the claim is false; a small one confirms
+    p_if_true: float = 1.0  # how likely data this much against it are if it is true; a small one contradicts
+    interval: Interval | None = None  # of what is judged; None where there is nothing to judge
+    # what the interval is of: a difference of two means, the ratio of two geometric means, the variance between groups
+    # that an order explains, or by how much one order explains more than another
     measure: Measure = "difference"
-    means: tuple[float, float] = (0.0, 0.0)
+    means: tuple[float, float] = (0.0, 0.0)  # of both groups, or of one group and the number it is compared with
+    # the values in each group, of pairs or of groups, 0 for a number; of an order its groups and all values
     sizes: tuple[int, int] = (0, 0)
-    paired: bool = False
-    obstacle: Obstacle | None = None
-    broken: int = 0
-    part: str = ""
-    parts: int = 0
+    paired: bool = False  # whether the groups are compared seed by seed
+    obstacle: Obstacle | None = None  # why there is no test, if there is none
+    broken: int = 0  # values that are no numbers
+    part: str = ""  # the comparison that these numbers are of, for a claim that makes several
+    parts: int = 0  # how many comparisons the claim makes
 
     @property
     def freedom(self) -> int:
@@ -76,28 +64,19 @@ class SeedsNeeded(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the runs say of one claim, or of two groups; made by a test, never by hand.
+    """What the runs say of one claim, or of two groups; made by a test, never by hand."""
 
-    Attributes:
-        claim: what is claimed, one sentence, or what is compared.
-        outcome: ``"confirmed"``, ``"contradicted"`` or ``"undecided"``; of two groups how the first one compares.
-        evidence: our numbers.
-        margin: by how much (or, of a ratio, by what factor) two means may differ and still count as equal, or must
-            differ to count as different.
-        family: how many claims were judged together.
-        seeds: how many seeds per group would settle what is open; None where nothing is, or nobody can say.
-        planned: whether the claim was made before the runs were looked at.
-        told: all of it in words, in the place of those that the evidence has.
-    """
-
-    claim: str
-    outcome: str
-    evidence: Evidence
+    claim: str  # what is claimed, one sentence, or what is compared
+    outcome: str  # ``"confirmed"``, ``"contradicted"`` or ``"undecided"``; of two groups how the first one compares
+    evidence: Evidence  # our numbers
+    # by how much (or, of a ratio, by what factor) two means may differ and still count as equal, or must differ to
+    # count as different
     margin: float
-    family: int = 1
+    family: int = 1  # how many claims were judged together
+    # how many seeds per group would settle what is open; None where nothing is, or nobody can say
     seeds: SeedsNeeded | None = None
-    planned: bool = True
-    told: str = ""
+    planned: bool = True  # whether the claim was made before the runs were looked at
+    told: str = ""  # all of it in words, in the place of those that the evidence has
 
     @property
     def seeds_needed(self) -> int | None:
@@ -129,11 +108,7 @@ class Judgeable(Protocol):
         """The margin, in the units of what is judged."""
 
     def weigh(self, error: float) -> Evidence:
-        """Return the evidence.
-
-        Args:
-            error: the chance of a wrong verdict that this claim may take; its interval has level ``1 - 2 error``.
-        """
+        """Return the evidence, for a chance ``error`` of a wrong verdict; its interval has level ``1 - 2 error``."""
 
     def seeds_needed(self, error: float, power: float, spread: float = 1.0) -> int | None:
         """Return about how many seeds per group settle the claim with a chance of ``power``; None if nobody can say.
@@ -144,26 +119,20 @@ class Judgeable(Protocol):
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim on two groups of runs, ``a`` and ``b``, with one number for each seed.
+    """A claim on two groups of runs, ``a`` and ``b``, with one number for each seed."""
 
-    Attributes:
-        statement: the claim in one sentence.
-        kind: ``"equal"``: the means differ by less than the margin; ``"greater"``: mean(a) exceeds mean(b) by more than
-            the margin; ``"less"``: it falls short of mean(b) by more than the margin.
-        a: values of the first group.
-        b: values of the second group.
-        margin: positive for ``"equal"``; for the others 0 asks for any difference. A `Factor` is for positive values
-            that may lie decades apart, as losses do: what counts is the ratio of their geometric means, and the tests
-            are on the logarithms.
-        paired: whether value k of both groups is of one seed, so that the test is on their differences. It says more
-            where the same start makes runs alike; where it does not, half the degrees of freedom are lost.
-    """
-
-    statement: str
+    statement: str  # the claim in one sentence
+    # ``"equal"``: the means differ by less than the margin; ``"greater"``: mean(a) exceeds mean(b) by more than the
+    # margin; ``"less"``: it falls short of mean(b) by more than the margin
     kind: Literal["equal", "greater", "less"]
-    a: Sequence[float] | Floats
-    b: Sequence[float] | Floats
+    a: Sequence[float] | Floats  # values of the first group
+    b: Sequence[float] | Floats  # values of the second group
+    # positive for ``"equal"``; for the others 0 asks for any difference. A `Factor` is for positive values that may lie
+    # decades apart, as losses do: what counts is the ratio of their geometric means, and the tests are on the
+    # logarithms
     margin: float = 0.0
+    # whether value k of both groups is of one seed, so that the test is on their differences. It says more where the
+    # same start makes runs alike; where it does not, half the degrees of freedom are lost
     paired: bool = False
 
     def __post_init__(self) -> None:
@@ -296,11 +265,7 @@ def _settle(claim: Judgeable, error: float, power: float, family: int, planned: 
 def range_of_seeds(claim: Judgeable, error: float, power: float, freedom: int) -> SeedsNeeded | None:
     """Return how many seeds are needed, and how many for spreads between the ends of their own 80 % interval.
 
-    Args:
-        claim: what is to be settled.
-        error: of the claim.
-        power: the chance to settle it.
-        freedom: the degrees of freedom of the spread.
+    The interval of the spread is that of its degrees of freedom.
     """
     from scipy.special import chdtri
 

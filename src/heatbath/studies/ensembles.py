@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,19 +21,73 @@ from heatbath.thermostat import Thermostat
 OnFraction: TypeAlias = Callable[[float, str], None]
 """Called with the fraction done, from 0 to 1, and what is being done."""
 
-_FEW_SHARE = 0.1  # of the time of `follow_sgd`, for the paths of a few
+_FEW_SHARE = 0.1  # of the time of `Ensemble.follow_sgd`, for the paths of a few
 _MOST = 2**24  # steps, frames or trajectories: all of them are kept in memory
 
 
-def check_counts(steps: int, frames: int, trajectories: int, seed: int) -> int:
-    """Check how much is asked for, and return the seed as an integer.
+class Ensemble(NamedTuple):
+    """Trajectories of SGD, the equation that they approach at small rates, and the steps at which to look."""
 
-    Raises:
-        ValueError: a number is out of range.
-    """
+    knobs: Thermostat
+    landscape: Landscape
+    diffusion: float
+    sgd: DiscreteSGD
+    equation: LangevinEquation
+    at: np.ndarray[Any, np.dtype[np.int64]]
+    trajectories: int
+    seed: int
+
+    def cloud(self, centre: Array | float, width: float, kind: int) -> State:
+        """Return a Gaussian start of half the thermal widths about a place, at rest on average."""
+        generator = np.random.default_rng([self.seed, kind])
+        shape, speed = (self.trajectories, *np.shape(centre)), math.sqrt(self.equation.theta)
+        positions = centre + 0.5 * width * generator.standard_normal(shape)
+        return start(self.landscape, positions, 0.5 * speed * generator.standard_normal(shape))
+
+    def follow_sgd(self, first: State, few: int, report: Callable[[float], None]) -> tuple[Array, Array]:
+        """Return the paths of the first ``few`` trajectories at every step, and the positions of all when to look."""
+        some = start(self.landscape, first.position[:few], first.velocity[:few])
+        of_few, of_all = (sgd_process(self.sgd, self.landscape, seed=self.seed + kind) for kind in (0, 1))
+        paths = follow(of_few, some, range(int(self.at[-1]) + 1), lambda done: report(_FEW_SHARE * done))
+        rest = 1.0 - _FEW_SHARE
+        return paths, follow(of_all, first, self.at.tolist(), lambda done: report(_FEW_SHARE + rest * done))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what was simulated, in plain types."""
+        return {
+            "landscape": str(self.landscape),
+            "knobs": {**describe_knobs(self.knobs), "diffusion": self.diffusion, "seed": self.seed},
+            "temperature": self.equation.temperature,
+            "law_factor": self.knobs.law_factor,
+            "velocity_variance": self.equation.theta,
+            "steps": int(self.at[-1]),
+            "trajectories": self.trajectories,
+        }
+
+
+def prepare_ensemble(
+    knobs: Thermostat,
+    landscape: Landscape,
+    diffusion: float,
+    *,
+    dimension: int,
+    steps: int,
+    frames: int,
+    trajectories: int,
+    seed: int,
+) -> Ensemble:
+    """Check what is asked for, and return the ensemble; a landscape must have the dimension."""
     for name, value, least in (("steps", steps, 1), ("frames", frames, 2), ("trajectories", trajectories, 6)):
         check_integer(name, value, _MOST, least)
-    return check_integer("seed", seed, 2**63)  # the next one is used too
+    seed = check_integer("seed", seed, 2**63)  # the next one is used too
+    if landscape.dimension != dimension:
+        needs = {
+            1: "the density needs a landscape of one dimension, such as quadratic, log-cosh or double-well",
+            2: "pictures in the plane need a landscape of two dimensions, such as rosenbrock or anisotropic-quadratic",
+        }[dimension]
+        raise ValueError(f"{needs}; {landscape!r} has {landscape.dimension}")
+    sgd, equation = algorithm_and_equation(knobs, landscape, diffusion)
+    return Ensemble(knobs, landscape, diffusion, sgd, equation, frame_steps(steps, frames), trajectories, seed)
 
 
 def algorithm_and_equation(
@@ -41,10 +95,8 @@ def algorithm_and_equation(
 ) -> tuple[DiscreteSGD, LangevinEquation]:
     """Return the algorithm of the knobs, and the equation that it approaches at small rates.
 
-    The equation's temperature is the thermostat's, whatever coupling, Nesterov and data set size make it.
-
-    Raises:
-        ValueError: there is no noise, too much of it, or the rate is unstable at a minimum.
+    The equation's temperature is the thermostat's, whatever coupling, Nesterov and data set size make it. What has no
+    noise, too much of it, or a rate that is unstable at a minimum is refused.
     """
     if not 0.0 < diffusion < math.inf:
         raise ValueError(f"diffusion must be a finite number with diffusion > 0, got {diffusion!r}")
@@ -81,43 +133,20 @@ def follow(process: Process, first: State, at: Sequence[int], report: Callable[[
     return run(move, first, at, 1.0).positions
 
 
-def follow_sgd(
-    sgd: DiscreteSGD,
-    landscape: Landscape,
-    first: State,
-    at: Sequence[int],
-    few: int,
-    seed: int,
-    report: Callable[[float], None],
-) -> tuple[Array, Array]:
-    """Return the paths of the first ``few`` trajectories at every step, and the positions of all after ``at`` steps."""
-    some = start(landscape, first.position[:few], first.velocity[:few])
-    paths = follow(
-        sgd_process(sgd, landscape, seed=seed), some, range(at[-1] + 1), lambda done: report(_FEW_SHARE * done)
-    )
-    positions = follow(
-        sgd_process(sgd, landscape, seed=seed + 1),
-        first,
-        at,
-        lambda done: report(_FEW_SHARE + (1.0 - _FEW_SHARE) * done),
-    )
-    return paths, positions
-
-
 def write_pictures(
     folder: str | Path,
     pictures: Mapping[str, Callable[[], Any]],
-    animate: Callable[[Path, Callable[[int, int], None]], object],
+    animate: Callable[..., object],
     summary: Mapping[str, Any],
     progress: OnFraction | None,
 ) -> list[Path]:
-    """Write pictures, an animation and numbers into ``folder``, and return the files, which appear when all are whole.
+    """Write ``density.gif``, ``summary.json`` and pictures, and return the files, which appear when all are whole.
 
     Args:
         folder: where to; an interrupt leaves there what was there before.
         pictures: functions that draw an axis, by the name of the file.
-        animate: writes the animation to a file, and calls a function with the frames done and their total.
-        summary: the numbers, for ``summary.json``.
+        animate: writes the animation to a file, and calls ``progress`` with the frames done and their total.
+        summary: the numbers.
         progress: called with the fraction done and what is being done.
     """
     report = progress or (lambda _fraction, _message: None)
@@ -127,10 +156,15 @@ def write_pictures(
             report(0.3 * done / len(pictures), "pictures")
             plot().figure.savefig(pending / name, dpi=150)
         report(0.3, "animation")
-        animate(pending / "density.gif", lambda done, total: report(0.3 + 0.7 * done / total, "animation"))
+        animate(pending / "density.gif", progress=lambda done, total: report(0.3 + 0.7 * done / total, "animation"))
         (pending / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
 
     return write_together(folder, draw)
+
+
+def six_of(steps: Array) -> Any:
+    """Return the places of at most six steps, from the first to the last."""
+    return np.unique(np.linspace(0, len(steps) - 1, 6).astype(np.int64))
 
 
 def describe_knobs(knobs: Thermostat) -> dict[str, Any]:

@@ -29,19 +29,12 @@ from heatbath.thermostat import Thermostat
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """What a training told of its noise.
+    """What a training told of its noise."""
 
-    Attributes:
-        noises: of the gradient, by the epoch at which they were measured.
-        history: the readings of the `Thermometer`.
-        accuracies: on the test images after each epoch; the first before any.
-        settings: what was run, ready for JSON.
-    """
-
-    noises: dict[int, GradientNoise]
-    history: list[Reading]
-    accuracies: list[float]
-    settings: dict[str, Any]
+    noises: dict[int, GradientNoise]  # of the gradient, by the epoch at which they were measured
+    history: list[Reading]  # the readings of the `Thermometer`
+    accuracies: list[float]  # on the test images after each epoch; the first before any
+    settings: dict[str, Any]  # what was run, ready for JSON
 
 
 def measure_training(
@@ -80,30 +73,22 @@ def measure_training(
     """
     report = progress or (lambda _fraction, _message: None)
     check_images(model, dataset)
-    for name, value, limit in (("epochs", epochs, 2**20), ("samples", samples, 2**31), ("readings", readings, 2**31)):
-        check_integer(name, value, limit, least=1)
+    for name, count, limit in (("epochs", epochs, 2**20), ("samples", samples, 2**31), ("readings", readings, 2**31)):
+        check_integer(name, count, limit, least=1)
     wanted = sorted({0, epochs // 2, epochs} if at_epochs is None else set(at_epochs))
     if not wanted or wanted[0] < 0 or wanted[-1] > epochs:
         raise ValueError(f"at_epochs must lie between 0 and epochs = {epochs}, got {list(wanted)}")
     check_data_dir(data_dir)
     data = load_dataset(dataset, device=device, data_dir=data_dir)
     network = build_model(model, seed=seed, device=device)
-    for name, value in (("batch_size", knobs.batch_size), ("samples", samples)):
-        if value > len(data.train_images):
-            raise ValueError(f"{name} = {value} is more than the {len(data.train_images)} training images")
-    optimizer = RandomSGD(
-        network.parameters(),
-        knobs.lr,
-        law=knobs.law,
-        coupling=knobs.coupling,
-        seed=seed,
-        momentum=knobs.momentum,
-        nesterov=knobs.nesterov,
-        weight_decay=weight_decay,
-    )
     dataset_size = len(data.train_images)
-    steps = epochs * (dataset_size // knobs.batch_size)
-    interval = max(1, steps // readings)
+    for name, count in (("batch_size", knobs.batch_size), ("samples", samples)):
+        if count > dataset_size:
+            raise ValueError(f"{name} = {count} is more than the {dataset_size} training images")
+    own: dict[str, Any] = {"momentum": knobs.momentum, "nesterov": knobs.nesterov, "coupling": knobs.coupling}
+    own |= {"law": knobs.law, "weight_decay": weight_decay, "seed": seed}
+    optimizer = RandomSGD(network.parameters(), knobs.lr, **own)
+    interval = max(1, epochs * (dataset_size // knobs.batch_size) // readings)
     thermometer = Thermometer(network, optimizer, interval=interval, dataset_size=dataset_size)
     chosen = torch.from_numpy(permutation(dataset_size, seed, Stream.CHOICE)[:samples].copy()).to(device)
     subset = data.normalize(data.train_images[chosen]), data.train_labels[chosen]
@@ -111,7 +96,8 @@ def measure_training(
     accuracies = [_accuracy(network, data)]
     for epoch in range(epochs + 1):
         if epoch:
-            _train(network, optimizer, thermometer, _batches(data, knobs.batch_size, epoch, seed), epoch)
+            for x, y in _batches(data, knobs.batch_size, epoch, seed):
+                _step(network, optimizer, thermometer, x, y, epoch)
             accuracies.append(_accuracy(network, data))
         if epoch in wanted:
             report(epoch / (epochs + 1), "gradient noise")
@@ -143,24 +129,9 @@ def write_measurement(measurement: Measurement, folder: str | Path) -> list[Path
 
 def describe(measurement: Measurement) -> dict[str, Any]:
     """The measurement in plain types, for JSON."""
-    noises = {
-        str(epoch): {
-            "gradient_norm_squared": noise.gradient_norm_squared,
-            "trace": noise.trace,
-            "trace_error": _number(noise.trace_error),
-            "noise_scale": _number(noise.noise_scale),
-            "effective_rank": _number(noise.effective_rank),
-            "effective_rank_error": _number(noise.effective_rank_error),
-            "along_gradient": noise.along(),
-            "layer_traces": noise.layer_traces,
-            "spectrum": noise.spectrum[:64].tolist(),
-            "method": noise.method,
-        }
-        for epoch, noise in measurement.noises.items()
-    }
     return {
         "settings": measurement.settings,
-        "noise": noises,
+        "noise": {str(epoch): _describe_noise(noise) for epoch, noise in measurement.noises.items()},
         "test_accuracy": measurement.accuracies,
         "readings": measurement.history,
     }
@@ -175,26 +146,29 @@ def title(settings: dict[str, Any]) -> str:
     return f"{settings['model']} on {settings['dataset']}: {', '.join(parts)}"
 
 
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _describe_noise(noise: GradientNoise) -> dict[str, Any]:
+    uncertain = ("trace_error", "noise_scale", "effective_rank", "effective_rank_error")
+    found = {name: getattr(noise, name) for name in uncertain}
+    return {
+        "gradient_norm_squared": noise.gradient_norm_squared,
+        "trace": noise.trace,
+        **{name: value if math.isfinite(value) else None for name, value in found.items()},
+        "along_gradient": noise.along(),
+        "layer_traces": noise.layer_traces,
+        "spectrum": noise.spectrum[:64].tolist(),
+        "method": noise.method,
+    }
 
 
-def _train(
-    network: nn.Module,
-    optimizer: RandomSGD,
-    thermometer: Thermometer,
-    batches: Iterator[tuple[Tensor, Tensor]],
-    epoch: int,
-) -> None:
-    for x, y in batches:
-        optimizer.zero_grad()
-        thermometer.observe(nn.functional.cross_entropy, x, y)
-        loss = nn.functional.cross_entropy(network(x), y)
-        if not torch.isfinite(loss):
-            rate = optimizer.param_groups[0]["lr"]
-            raise ValueError(f"the loss is {loss.item()} in epoch {epoch}: lr = {rate:g} is too large")
-        loss.backward()
-        optimizer.step()
+def _step(network: nn.Module, optimizer: RandomSGD, thermometer: Thermometer, x: Tensor, y: Tensor, epoch: int) -> None:
+    optimizer.zero_grad()
+    thermometer.observe(nn.functional.cross_entropy, x, y)
+    loss = nn.functional.cross_entropy(network(x), y)
+    if not torch.isfinite(loss):
+        rate = optimizer.param_groups[0]["lr"]
+        raise ValueError(f"the loss is {loss.item()} in epoch {epoch}: lr = {rate:g} is too large")
+    loss.backward()
+    optimizer.step()
 
 
 def _batches(data: Dataset, size: int, epoch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -8,8 +8,9 @@ leading order in the rate, and with Boltzmann's weight ``exp(-f/T)``, by quadrat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,15 @@ import numpy as np
 
 from heatbath.studies.ensembles import (
     OnFraction,
-    algorithm_and_equation,
-    check_counts,
-    describe_knobs,
     follow,
-    follow_sgd,
-    frame_steps,
     histogram_distance,
+    prepare_ensemble,
+    six_of,
     write_pictures,
 )
 from heatbath.theory.landscapes import Array, Landscape, Rosenbrock, parse_landscape
-from heatbath.theory.langevin import LangevinEquation, langevin_process
+from heatbath.theory.langevin import langevin_process
 from heatbath.theory.plane import PlaneMesh, boltzmann_density, plane_moments, suggest_plane
-from heatbath.theory.trajectories import State
-from heatbath.theory.trajectories import start as start_state
 from heatbath.thermostat import Thermostat
 
 DEFAULT_KNOBS = Thermostat(lr=0.0002, batch_size=16, momentum=0.95, law="uniform:1")
@@ -45,27 +41,16 @@ _VIEW = 7.0  # temperatures above the minimum up to which there is something to 
 
 @dataclass(frozen=True, eq=False)
 class PlaneSimulation:
-    """Everything that `simulate_plane` found.
+    """Everything that `simulate_plane` found."""
 
-    Attributes:
-        steps: the steps of SGD at which positions were taken.
-        sgd: positions of the algorithm at those steps, shape ``(len(steps), trajectories, 2)``.
-        langevin: likewise of the equation.
-        paths: of a few trajectories of SGD at every step, shape ``(steps[-1] + 1, few, 2)``.
-        mesh: of Boltzmann's weight; None where it has no norm.
-        boltzmann: the weight at the centres of the cells of ``mesh``.
-        landscape: the loss.
-        summary: the numbers, ready for JSON.
-    """
-
-    steps: Array
-    sgd: Array
-    langevin: Array
-    paths: Array
-    mesh: PlaneMesh | None
-    boltzmann: Array | None
-    landscape: Landscape
-    summary: Mapping[str, Any]
+    steps: Array  # the steps of SGD at which positions were taken
+    sgd: Array  # positions of the algorithm at those steps, shape ``(len(steps), trajectories, 2)``
+    langevin: Array  # likewise of the equation
+    paths: Array  # of a few trajectories of SGD at every step, shape ``(steps[-1] + 1, few, 2)``
+    mesh: PlaneMesh | None  # of Boltzmann's weight; None where it has no norm
+    boltzmann: Array | None  # the weight at the centres of the cells of ``mesh``
+    landscape: Landscape  # the loss
+    summary: Mapping[str, Any]  # the numbers, ready for JSON
 
 
 def simulate_plane(
@@ -85,75 +70,48 @@ def simulate_plane(
     Both begin as a Gaussian of half the thermal widths of the stiffest minimum about ``start``, at rest on average. The
     equation is integrated by BAOAB in steps of at most a quarter of the time ``l / (1 - mu)`` of its friction.
 
-    Args:
-        knobs: learning rate, batch size, momentum, Nesterov, law, coupling and data set size.
-        landscape: a loss of two dimensions or its name, such as ``"anisotropic-quadratic:1:4"``.
+    Args: as for `heatbath.studies.simulation.simulate`, but:
         diffusion: the variance of a per-sample gradient in one direction, without the law's factor.
         start: the mean position at first; by default the far arm of Rosenbrock's valley, (-1, 1), or 8 temperatures
             above the first minimum in the direction (-1, 1).
-        steps: how many steps of SGD to follow.
-        frames: at how many of them to look; the first ones lie closer, where more happens.
         trajectories: how many of each kind.
-        seed: of the trajectories.
-        progress: called with the fraction done and what is being done.
-
-    Raises:
-        ValueError: a knob is out of range, the rate is unstable, the landscape has not two dimensions, or its valleys
-            are too narrow for Boltzmann's weight on a mesh.
     """
     report = progress or (lambda _fraction, _message: None)
     landscape = parse_landscape(landscape)
-    seed = check_counts(steps, frames, trajectories, seed)
-    if landscape.dimension != 2:
-        raise ValueError(
-            f"pictures in the plane need a landscape of two dimensions, such as rosenbrock or anisotropic-quadratic; "
-            f"{landscape!r} has {landscape.dimension}"
-        )
+    asked = {"steps": steps, "frames": frames, "trajectories": trajectories, "seed": seed}
+    ensemble = prepare_ensemble(knobs, landscape, diffusion, dimension=2, **asked)
     if start is not None and (np.shape(start) != (2,) or not np.isfinite(start).all()):
         raise ValueError(f"start must be two finite numbers or None, got {start!r}")
-    sgd, equation = algorithm_and_equation(knobs, landscape, diffusion)
+    equation, at = ensemble.equation, ensemble.at
     temperature = equation.temperature
     mesh = suggest_plane(landscape, temperature)
     boltzmann = None if mesh is None else boltzmann_density(landscape, temperature, mesh)
 
     centre = _start(landscape, temperature) if start is None else np.asarray(start, dtype=np.float64)
     # The two kinds share nothing, not even their first positions, so that what differs between them is sampling alone.
-    first, other_first = (_cloud(landscape, equation, centre, trajectories, [seed, kind]) for kind in (1, 2))
-    at = frame_steps(steps, frames)
-    paths, of_sgd = follow_sgd(
-        sgd, landscape, first, at.tolist(), 3, seed, lambda done: report(0.6 * done, "trajectories of SGD")
-    )
+    width = math.sqrt(temperature / landscape.stiffness)
+    first, other_first = (ensemble.cloud(centre, width, kind) for kind in (1, 2))
+    paths, of_sgd = ensemble.follow_sgd(first, 3, lambda done: report(0.6 * done, "trajectories of SGD"))
     # With friction g and step h, BAOAB drifts (g h / 2) coth(g h / 2) times too fast: 8 % where g h = 1, 0.5 % at 1/4.
     parts = math.ceil(4.0 * (1.0 - knobs.momentum))
     of_equation = follow(
-        langevin_process(equation, landscape, knobs.lr / parts, seed=seed + 2),
+        langevin_process(equation, landscape, knobs.lr / parts, seed=ensemble.seed + 2),
         other_first,
         (parts * at).tolist(),
         lambda done: report(0.6 + 0.4 * done, "trajectories of the equation"),
     )
-    summary = {
-        "landscape": str(landscape),
-        "knobs": {**describe_knobs(knobs), "diffusion": diffusion, "seed": seed},
-        "temperature": temperature,
-        "law_factor": knobs.law_factor,
-        "velocity_variance": equation.theta,
-        "start": centre.tolist(),
-        "steps": int(at[-1]),
-        "trajectories": trajectories,
-        **_compare(landscape, of_sgd[-1], of_equation[-1], mesh, boltzmann),
-    }
-    return PlaneSimulation(
-        np.asarray(at, dtype=np.float64), of_sgd, of_equation, paths, mesh, boltzmann, landscape, summary
-    )
+    compared = _compare(landscape, of_sgd[-1], of_equation[-1], mesh, boltzmann)
+    summary = {**ensemble.describe(), "start": centre.tolist(), **compared}
+    looked = np.asarray(at, dtype=np.float64)
+    return PlaneSimulation(looked, of_sgd, of_equation, paths, mesh, boltzmann, landscape, summary)
 
 
 def write_plane_simulation(
     simulation: PlaneSimulation, folder: str | Path, progress: OnFraction | None = None
 ) -> list[Path]:
-    """Write the pictures, the animation and the numbers into ``folder``, and return the files.
+    """Write ``density``, ``trajectories`` and ``marginal.png``, ``density.gif`` and ``summary.json``; return them.
 
-    ``density.png``, ``density.gif``, ``trajectories.png``, ``marginal.png`` and ``summary.json`` appear when all are
-    complete: an interrupt leaves what was there before.
+    They appear when all are complete: an interrupt leaves what was there before.
     """
     from heatbath.report.plots import plane
 
@@ -167,7 +125,7 @@ def write_plane_simulation(
     told = f"$T/{factor}$, $T$, ${factor}T$, ${factor**2}T$"
     references = "the equation" if s.mesh is None else "the equation and Boltzmann's weight"
     scene = plane.Scene(mesh, loss, levels, s.landscape.minima)
-    chosen = np.unique(np.linspace(0, len(s.steps) - 1, 6).astype(np.int64))
+    chosen = six_of(s.steps)
     ends = np.quantile(np.concatenate([s.sgd[-1], s.langevin[-1]]), [0.0005, 0.9995], axis=0)
     edges = [np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), 61) for low, high in ends.T]
     pictures = {
@@ -189,10 +147,7 @@ def write_plane_simulation(
             title=f"Where SGD is found after {s.steps[-1]:,.0f} steps, against {references}",
         )[0],
     }
-
-    def animate(file: Path, told: Callable[[int, int], None]) -> None:
-        plane.write_plane_animation(file, s.sgd, s.steps, scene, progress=told)
-
+    animate = partial(plane.write_plane_animation, positions=s.sgd, times=s.steps, scene=scene)
     return write_pictures(folder, pictures, animate, s.summary, progress)
 
 
@@ -207,45 +162,32 @@ def _start(landscape: Landscape, temperature: float) -> Array:
     return np.asarray(minimum + way * direction)
 
 
-def _cloud(landscape: Landscape, equation: LangevinEquation, centre: Array, count: int, seed: Sequence[int]) -> State:
-    """Positions and velocities of half the thermal widths."""
-    generator = np.random.default_rng(seed)
-    width, speed = math.sqrt(equation.temperature / landscape.stiffness), math.sqrt(equation.theta)
-    positions = centre + 0.5 * width * generator.standard_normal((count, 2))
-    return start_state(landscape, positions, 0.5 * speed * generator.standard_normal((count, 2)))
-
-
 def _compare(
     landscape: Landscape, sgd: Array, langevin: Array, mesh: PlaneMesh | None, boltzmann: Array | None
 ) -> dict[str, Any]:
     """The last positions, those of the equation and Boltzmann's weight, in plain types."""
-    lists: dict[str, dict[str, Any]] = {"position_mean": {}, "position_variance": {}, "loss_mean": {}}
-    for kind, cloud in (("sgd", sgd), ("langevin", langevin)):
-        lists["position_mean"][kind] = cloud.mean(axis=0).tolist()
-        lists["position_variance"][kind] = cloud.var(axis=0).tolist()
-        lists["loss_mean"][kind] = float(landscape.value(cloud).mean())
-    for numbers in lists.values():
-        numbers["boltzmann"] = None
-    count = len(sgd)
+    clouds, count = {"sgd": sgd, "langevin": langevin}, len(sgd)
+    means: dict[str, Any] = {kind: cloud.mean(axis=0).tolist() for kind, cloud in clouds.items()}
+    variances: dict[str, Any] = {kind: cloud.var(axis=0).tolist() for kind, cloud in clouds.items()}
+    losses: dict[str, Any] = {kind: float(landscape.value(cloud).mean()) for kind, cloud in clouds.items()}
     # Where the two are, which need not be where Boltzmann's weight is; single ones far out must not widen the bars.
     (left, below), (right, above) = np.quantile(np.concatenate([sgd, langevin]), [0.001, 0.999], axis=0)
     bars = PlaneMesh((left, right), (below, above), (_BARS, _BARS))
     share, other = _shares(sgd, bars), _shares(langevin, bars)
-    distances: dict[str, Any] = {
-        "sgd_to_langevin": _distance(share, other, 0.5 * (share + other), 0.5 * count),
-        "sgd_to_boltzmann": None,
-        "langevin_to_boltzmann": None,
-    }
-    if mesh is not None and boltzmann is not None:
+    distances: dict[str, Any] = {"sgd_to_langevin": _distance(share, other, 0.5 * (share + other), 0.5 * count)}
+    if mesh is None or boltzmann is None:
+        means["boltzmann"] = variances["boltzmann"] = losses["boltzmann"] = None
+        distances |= dict.fromkeys(("sgd_to_boltzmann", "langevin_to_boltzmann"))
+    else:
         exact = plane_moments(boltzmann, landscape, mesh)
-        lists["position_mean"]["boltzmann"] = exact.mean.tolist()
-        lists["position_variance"]["boltzmann"] = exact.variance.tolist()
-        lists["loss_mean"]["boltzmann"] = exact.loss
+        means["boltzmann"], variances["boltzmann"] = exact.mean.tolist(), exact.variance.tolist()
+        losses["boltzmann"] = exact.loss
         blocks = (boltzmann * mesh.cell_area).reshape(_BARS, mesh.cells[0] // _BARS, _BARS, -1)
         expected, bars = blocks.sum(axis=(1, 3)), PlaneMesh(mesh.x_bounds, mesh.y_bounds, (_BARS, _BARS))
-        for kind, cloud in (("sgd", sgd), ("langevin", langevin)):
+        for kind, cloud in clouds.items():
             distances[f"{kind}_to_boltzmann"] = _distance(_shares(cloud, bars), expected, expected, float(count))
-    return {**lists, "histogram_distance": distances}
+    moments = {"position_mean": means, "position_variance": variances, "loss_mean": losses}
+    return {**moments, "histogram_distance": distances}
 
 
 def _shares(positions: Array, bars: PlaneMesh) -> Array:

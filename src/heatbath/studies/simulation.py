@@ -8,21 +8,20 @@ With coupling "update" or Nesterov's momentum the two share the law of the posit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from heatbath.studies.ensembles import (
+    Ensemble,
     OnFraction,
-    algorithm_and_equation,
-    check_counts,
-    describe_knobs,
-    follow_sgd,
-    frame_steps,
     histogram_distance,
+    prepare_ensemble,
+    six_of,
     write_pictures,
 )
 from heatbath.theory.fokker_planck import FokkerPlanck
@@ -36,7 +35,6 @@ from heatbath.theory.phase_space import (
     suggest_phase_space,
     total_mass,
 )
-from heatbath.theory.trajectories import start as start_state
 from heatbath.thermostat import Thermostat
 
 DEFAULT_KNOBS = Thermostat(lr=0.005, batch_size=16, momentum=0.95, law="uniform:1")
@@ -47,29 +45,17 @@ DEFAULT_LANDSCAPE = "double-well:0.2:2"
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Everything that `simulate` found.
+    """Everything that `simulate` found."""
 
-    Attributes:
-        steps: the steps of SGD at which densities and positions were taken.
-        densities: of Fokker-Planck at those steps, shape ``(len(steps), *grid.shape)``.
-        equilibrium: ``exp(-H/Theta)/Z`` on the same mesh.
-        energy: ``H/Theta`` above its minimum at the cells.
-        grid: the mesh.
-        positions: of the SGD trajectories at those steps, shape ``(len(steps), trajectories)``.
-        paths: of a few trajectories at every step, shape ``(steps[-1] + 1, few)``.
-        landscape: the loss.
-        summary: the numbers, ready for JSON.
-    """
-
-    steps: Array
-    densities: Array
-    equilibrium: Array
-    energy: Array
-    grid: PhaseSpace
-    positions: Array
-    paths: Array
-    landscape: Landscape
-    summary: Mapping[str, Any]
+    steps: Array  # the steps of SGD at which densities and positions were taken
+    densities: Array  # of Fokker-Planck at those steps, shape ``(len(steps), *grid.shape)``
+    equilibrium: Array  # ``exp(-H/Theta)/Z`` on the same mesh
+    energy: Array  # ``H/Theta`` above its minimum at the cells
+    grid: PhaseSpace  # the mesh
+    positions: Array  # of the SGD trajectories at those steps, shape ``(len(steps), trajectories)``
+    paths: Array  # of a few trajectories at every step, shape ``(steps[-1] + 1, few)``
+    landscape: Landscape  # the loss
+    summary: Mapping[str, Any]  # the numbers, ready for JSON
 
 
 def simulate(
@@ -107,15 +93,11 @@ def simulate(
     """
     report = progress or (lambda _fraction, _message: None)
     landscape = parse_landscape(landscape)
-    seed = check_counts(steps, frames, trajectories, seed)
     if start is not None and not math.isfinite(start):
         raise ValueError(f"start must be a finite number or None, got {start!r}")
-    if landscape.dimension != 1:
-        raise ValueError(
-            f"the density needs a landscape of one dimension, such as quadratic, log-cosh or double-well; "
-            f"{landscape!r} has {landscape.dimension}"
-        )
-    sgd, equation = algorithm_and_equation(knobs, landscape, diffusion)
+    asked = {"steps": steps, "frames": frames, "trajectories": trajectories, "seed": seed}
+    ensemble = prepare_ensemble(knobs, landscape, diffusion, dimension=1, **asked)
+    equation, at = ensemble.equation, ensemble.at
     width, speed = _thermal_width(landscape, equation.temperature), math.sqrt(equation.theta)
     start = float(landscape.minima[0]) - 1.5 * width if start is None else float(start)
     grid = _mesh(equation, landscape, start, width, cells)
@@ -123,15 +105,10 @@ def simulate(
 
     what = "trajectories of SGD"
     report(0.0, what)
-    at = frame_steps(steps, frames)
-    generator = np.random.default_rng([seed, 1])
-    first_x = start + 0.5 * width * generator.standard_normal(trajectories)
-    first_v = 0.5 * speed * generator.standard_normal(trajectories)
-    everyone = start_state(landscape, first_x, first_v)
-    paths, positions = follow_sgd(sgd, landscape, everyone, at.tolist(), 6, seed, lambda done: report(0.1 * done, what))
-    first = gaussian_density(grid, [start, 0.0], np.diag([0.25 * width**2, 0.25 * speed**2]))
+    first = ensemble.cloud(start, width, 1)
+    paths, positions = ensemble.follow_sgd(first, 6, lambda done: report(0.1 * done, what))
     densities = solver.snapshots(
-        first,
+        gaussian_density(grid, [start, 0.0], np.diag([0.25 * width**2, 0.25 * speed**2])),
         np.asarray(at * knobs.lr, dtype=np.float64),
         lambda done, _total: report(0.1 + 0.9 * float(at[done - 1]) / steps, "Fokker-Planck"),
     )
@@ -146,25 +123,22 @@ def simulate(
         positions=positions,
         paths=paths,
         landscape=landscape,
-        summary=_summarise(knobs, solver, diffusion, at, densities, positions, seed),
+        summary=_summarise(ensemble, solver, densities, positions),
     )
 
 
 def write_simulation(simulation: Simulation, folder: str | Path, progress: OnFraction | None = None) -> list[Path]:
-    """Write the pictures, the animation and the numbers into ``folder``, and return the files.
+    """Write ``density``, ``trajectories`` and ``marginal.png``, ``density.gif`` and ``summary.json``; return them.
 
-    ``density.png``, ``density.gif``, ``trajectories.png``, ``marginal.png`` and ``summary.json`` appear when all are
-    complete: an interrupt leaves what was there before.
+    They appear when all are complete: an interrupt leaves what was there before.
     """
     from heatbath.report import plots
 
     s, grid = simulation, simulation.grid
     boltzmann = marginals(s.equilibrium, grid)[0]
-    chosen = np.unique(np.linspace(0, len(s.steps) - 1, 6).astype(np.int64))
+    few = six_of(s.steps)
     pictures = {
-        "density.png": lambda: plots.plot_density_over_time(
-            s.densities[chosen], s.steps[chosen], grid, energy=s.energy
-        )[0],
+        "density.png": lambda: plots.plot_density_over_time(s.densities[few], s.steps[few], grid, energy=s.energy)[0],
         "trajectories.png": lambda: plots.plot_trajectories(
             np.arange(len(s.paths), dtype=np.float64),
             s.paths,
@@ -179,10 +153,9 @@ def write_simulation(simulation: Simulation, folder: str | Path, progress: OnFra
             title=f"Where SGD is found after {s.steps[-1]:,.0f} steps, against Boltzmann's weight",
         ),
     }
-
-    def animate(file: Path, told: Callable[[int, int], None]) -> None:
-        plots.write_animation(file, s.densities, s.steps, grid, boltzmann=boltzmann, energy=s.energy, progress=told)
-
+    animate = partial(
+        plots.write_animation, densities=s.densities, times=s.steps, grid=grid, boltzmann=boltzmann, energy=s.energy
+    )
     return write_pictures(folder, pictures, animate, s.summary, progress)
 
 
@@ -235,17 +208,9 @@ def _histogram(positions: Array, grid: PhaseSpace) -> tuple[Array, Array]:
     return edges, counts / (positions.size * (edges[1] - edges[0]))
 
 
-def _summarise(
-    knobs: Thermostat,
-    solver: FokkerPlanck,
-    diffusion: float,
-    steps: Any,
-    densities: Array,
-    positions: Array,
-    seed: int,
-) -> dict[str, Any]:
+def _summarise(ensemble: Ensemble, solver: FokkerPlanck, densities: Array, positions: Array) -> dict[str, Any]:
     """The numbers, in plain types."""
-    grid, equation = solver.grid, solver.equation
+    grid = solver.grid
     edges, heights = _histogram(positions[-1], grid)
     last, equilibrium = densities[-1], solver.equilibrium
     bars = len(heights)
@@ -254,28 +219,25 @@ def _summarise(
     # What lies beyond the bars is one more: SGD need not stay on the mesh.
     share, expected = (np.append(part, max(0.0, 1.0 - part.sum())) for part in (share, expected))
     variance = expected * np.maximum(1.0 - expected, 0.0) / positions.shape[1]
+    now, finally_ = moments(last, grid), moments(equilibrium, grid)
     return {
-        "landscape": str(solver.landscape),
-        "knobs": {**describe_knobs(knobs), "diffusion": diffusion, "seed": seed},
-        "temperature": equation.temperature,
-        "law_factor": knobs.law_factor,
-        "velocity_variance": equation.theta,
+        **ensemble.describe(),
         "cells": list(grid.cells),
-        "steps": int(steps[-1]),
-        "trajectories": int(positions.shape[1]),
         "mass_error": max(abs(total_mass(density, grid) - 1.0) for density in densities),
         "smallest_density": float(densities.min()),
         "distance_to_equilibrium": float(np.abs(last - equilibrium).sum() * grid.cell_area),
-        "relative_entropy": {str(int(k)): solver.relative_entropy(p) for k, p in zip(steps, densities, strict=True)},
+        "relative_entropy": {
+            str(int(k)): solver.relative_entropy(p) for k, p in zip(ensemble.at, densities, strict=True)
+        },
         "position_mean": {
             "sgd": float(positions[-1].mean()),
-            "fokker_planck": float(moments(last, grid).mean[0]),
-            "boltzmann": float(moments(equilibrium, grid).mean[0]),
+            "fokker_planck": float(now.mean[0]),
+            "boltzmann": float(finally_.mean[0]),
         },
         "position_variance": {
             "sgd": float(positions[-1].var()),
-            "fokker_planck": float(moments(last, grid).covariance[0, 0]),
-            "boltzmann": float(moments(equilibrium, grid).covariance[0, 0]),
+            "fokker_planck": float(now.covariance[0, 0]),
+            "boltzmann": float(finally_.covariance[0, 0]),
         },
         "histogram_distance": histogram_distance(share, expected, variance),
     }

@@ -18,29 +18,18 @@ OPTIMIZERS = ("sgd", "adamw")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is moved.
+    """What is moved."""
 
-    Attributes:
-        optimizer: ``"sgd"`` or ``"adamw"``.
-        lr: the mean learning rate.
-        batch_size: samples in a mini-batch.
-        momentum: AdamW's first beta.
-        beta2: AdamW's second beta.
-        weight_decay: part of the gradient for SGD, apart from it for AdamW.
-        nesterov: Nesterov's form of the step, for SGD.
-        law: of the multiplier, for SGD.
-        coupling: what the multiplier acts on.
-    """
-
-    optimizer: str
-    lr: float
-    batch_size: int
-    momentum: float = 0.0
-    beta2: float = RunConfig.beta2
-    weight_decay: float = 0.0
-    nesterov: bool = False
+    optimizer: str  # ``"sgd"`` or ``"adamw"``
+    lr: float  # the mean learning rate
+    batch_size: int  # samples in a mini-batch
+    momentum: float = 0.0  # AdamW's first beta
+    beta2: float = RunConfig.beta2  # AdamW's second beta
+    weight_decay: float = 0.0  # part of the gradient for SGD, apart from it for AdamW
+    nesterov: bool = False  # Nesterov's form of the step, for SGD
+    # of the multiplier, for SGD
     law: Law = Constant()  # noqa: RUF009 - a frozen value, as safe as a number
-    coupling: str = "gradient"
+    coupling: str = "gradient"  # what the multiplier acts on
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -53,23 +42,14 @@ class Recipe:
 
     def thermostat(self, dataset_size: int | None = None) -> Thermostat:
         """Return the knobs of SGD."""
-        knobs = (self.lr, self.batch_size, self.momentum, self.nesterov, self.law, self.coupling)
-        return Thermostat(*knobs, dataset_size)
+        return Thermostat(self.lr, self.batch_size, self.momentum, self.nesterov, self.law, self.coupling, dataset_size)
 
     def config(self, base: RunConfig) -> RunConfig:
         """Return a run of this recipe on the task of another run."""
-        random = {} if isinstance(self.law, Constant) else {"law": self.law, "coupling": self.coupling}
-        return base.with_(
-            optimizer=self.optimizer,
-            protocol="random" if random else "constant",
-            lr=self.lr,
-            batch_size=self.batch_size,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-            beta2=self.beta2,
-            **random,
-        )
+        own = {name: value for name, value in vars(self).items() if name not in ("law", "coupling")}
+        if isinstance(self.law, Constant):
+            return base.with_(protocol="constant", **own)
+        return base.with_(protocol="random", law=self.law, coupling=self.coupling, **own)
 
 
 @dataclass(frozen=True)
@@ -83,12 +63,8 @@ class Transfer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON knows it."""
-        recipes = {name: vars(recipe) | {"law": str(recipe.law)} for name, recipe in self._recipes}
-        return {**recipes, "rule": self.rule, "assumed": list(self.assumed)}
-
-    @property
-    def _recipes(self) -> tuple[tuple[str, Recipe], tuple[str, Recipe]]:
-        return ("original", self.original), ("moved", self.moved)
+        original, moved = (vars(recipe) | {"law": str(recipe.law)} for recipe in (self.original, self.moved))
+        return {"original": original, "moved": moved, "rule": self.rule, "assumed": list(self.assumed)}
 
 
 def transfer(
@@ -127,14 +103,9 @@ def transfer(
 def prove(
     moved: Transfer, base: RunConfig, margin: float | str, *, train: Callable[..., Any] | None = None, **options: Any
 ) -> Race:
-    """Race the moved recipe against the original on the task of a run, until they are equal within a margin or not.
+    """Race the moved recipe against the original until they are equal within a margin or not; see `heatbath.race`.
 
-    Args:
-        moved: the recipes.
-        base: the task, the epochs and all else that both have in common.
-        margin: within which they are equal.
-        train: see `heatbath.race`, as for the options.
-        options: see `heatbath.race`.
+    The task, the epochs and all else that both have in common are those of ``base``.
     """
     arms = {"moved": moved.moved.config(base), "original": moved.original.config(base)}
     return race(arms, margin=margin, train=train, **options)
@@ -143,11 +114,9 @@ def prove(
 def _move_sgd(
     original: Recipe, batch_size: int | None, momentum: float | None, law: Law | str | None, dataset_size: int | None
 ) -> Transfer:
-    own = original.thermostat(dataset_size)
-    found = own.at(batch_size=batch_size, momentum=momentum, law=law, solve="lr")
-    moved = replace(
-        original, lr=found.lr, batch_size=found.batch_size, momentum=found.momentum, law=parse_law(found.law)
-    )
+    found = original.thermostat(dataset_size).at(batch_size=batch_size, momentum=momentum, law=law, solve="lr")
+    new: dict[str, Any] = {"lr": found.lr, "batch_size": found.batch_size, "momentum": found.momentum}
+    new |= {"law": parse_law(found.law)}
     limit = small_rate_limit(found) / found.lr
     assumed = (
         f"small rates: curvatures below {limit:.3g}, or else the moved recipe's temperature is off by more than 10 %",
@@ -155,33 +124,22 @@ def _move_sgd(
         "the same number of epochs; weight decay is part of the loss and stays",
         "that the temperature decides the result, which is what has to be shown",
     )
-    return Transfer(
-        original, moved, "SGD: equal temperature, T ~ lr / (batch size (1 - momentum)) x law factor", assumed
-    )
+    rule = "SGD: equal temperature, T ~ lr / (batch size (1 - momentum)) x law factor"
+    return Transfer(original, replace(original, **new), rule, assumed)
 
 
 def _move_adamw(original: Recipe, batch_size: int) -> Transfer:
     times = batch_size / original.batch_size
-    root = math.sqrt(times)
-    if not 0.0 < original.beta2**times < 1.0:
+    root, beta2 = math.sqrt(times), original.beta2**times
+    if not 0.0 < beta2 < 1.0:
         raise ValueError(f"batch_size {batch_size} is too far from {original.batch_size}: no beta2 keeps its half-life")
-    moved = replace(
-        original,
-        lr=root * original.lr,
-        batch_size=batch_size,
-        momentum=original.momentum**times,
-        beta2=original.beta2**times,
-        weight_decay=root * original.weight_decay,
-    )
+    new: dict[str, Any] = {"lr": root * original.lr, "batch_size": batch_size, "beta2": beta2}
+    new |= {"momentum": original.momentum**times, "weight_decay": root * original.weight_decay}
     assumed = (
         "gradients that are mostly noise: Adam's denominator then falls as one over the root of the batch size, and "
         "the temperature goes as the rate over that root, which is kept",
         "an eps that is small against that denominator",
         "the same number of epochs; weights shrink as much over a sample, so the weight decay grows as the rate does",
     )
-    return Transfer(
-        original,
-        moved,
-        "AdamW: rate by the square root of the batch size, half-lives of the betas in samples kept",
-        assumed,
-    )
+    rule = "AdamW: rate by the square root of the batch size, half-lives of the betas in samples kept"
+    return Transfer(original, replace(original, **new), rule, assumed)
