@@ -1,15 +1,11 @@
 """SGD with a random learning rate, and the temperature of a training run."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from heatbath import theory
-from heatbath.draws import draw
-from heatbath.laws import Arcsine, Constant, Exponential, Law, LogNormal, TwoPoint, Uniform, parse_law
-from heatbath.thermostat import Thermostat
-
+TYPE_CHECKING = False  # which type checkers take for True; the first import of typing would take longer than all else
 if TYPE_CHECKING:
+    from heatbath import theory
+    from heatbath.draws import draw
     from heatbath.engine.run import load, run
+    from heatbath.laws import Arcsine, Constant, Exponential, Law, LogNormal, TwoPoint, Uniform, parse_law
     from heatbath.optim.random_sgd import RandomSGD
     from heatbath.optim.randomizer import randomize
     from heatbath.optim.schedulers import CosineCycleLR, RandomLR
@@ -25,6 +21,7 @@ if TYPE_CHECKING:
     from heatbath.thermometry.logs import CSVLog, TensorBoardLog
     from heatbath.thermometry.noise import GradientNoise, measure_noise
     from heatbath.thermometry.thermometer import Thermometer
+    from heatbath.thermostat import Thermostat
 
 __version__ = "0.1.0"
 
@@ -65,40 +62,42 @@ __all__ = [
     "theory",
 ]
 
-# These come when they are asked for: the theory and most commands do without torch and its seconds of import.
-_LATER = {
-    "BestOf": "heatbath.stats.best_of",
-    "CSVLog": "heatbath.thermometry.logs",
-    "Comparison": "heatbath.stats.comparison",
-    "Comparisons": "heatbath.stats.comparison",
-    "CosineCycleLR": "heatbath.optim.schedulers",
-    "Estimate": "heatbath.thermometry.averages",
-    "GradientNoise": "heatbath.thermometry.noise",
-    "Race": "heatbath.studies.race",
-    "RandomLR": "heatbath.optim.schedulers",
-    "RandomSGD": "heatbath.optim.random_sgd",
-    "Record": "heatbath.runs.records",
-    "Records": "heatbath.runs.collection",
-    "RunConfig": "heatbath.runs.configs",
-    "Task": "heatbath.tasks.task",
-    "TensorBoardLog": "heatbath.thermometry.logs",
-    "Thermometer": "heatbath.thermometry.thermometer",
-    "compare": "heatbath.stats.compare",
-    "load": "heatbath.engine.run",
-    "measure_noise": "heatbath.thermometry.noise",
-    "race": "heatbath.studies.race",
-    "randomize": "heatbath.optim.randomizer",
-    "run": "heatbath.engine.run",
-    "sweep": "heatbath.runs.configs",
+# All come when they are asked for: NumPy takes a moment to import and torch seconds, which most commands do without.
+_MODULES = ("draws", "laws", "theory", "thermostat")
+_HOMES = {
+    "draws": ["draw"],
+    "engine.run": ["load", "run"],
+    "laws": ["Arcsine", "Constant", "Exponential", "Law", "LogNormal", "TwoPoint", "Uniform", "parse_law"],
+    "optim.random_sgd": ["RandomSGD"],
+    "optim.randomizer": ["randomize"],
+    "optim.schedulers": ["CosineCycleLR", "RandomLR"],
+    "runs.collection": ["Records"],
+    "runs.configs": ["RunConfig", "sweep"],
+    "runs.records": ["Record"],
+    "stats.best_of": ["BestOf"],
+    "stats.compare": ["compare"],
+    "stats.comparison": ["Comparison", "Comparisons"],
+    "studies.race": ["Race", "race"],
+    "tasks.task": ["Task"],
+    "thermometry.averages": ["Estimate"],
+    "thermometry.logs": ["CSVLog", "TensorBoardLog"],
+    "thermometry.noise": ["GradientNoise", "measure_noise"],
+    "thermometry.thermometer": ["Thermometer"],
+    "thermostat": ["Thermostat"],
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name in _MODULES:
+        return import_module(f"heatbath.{name}")
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    value = globals()[name] = getattr(import_module(f"heatbath.{home}"), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,7 @@
 """`heatbath data`: what is here, and how to get the rest."""
 
+import json
+
 import pytest
 
 from heatbath.data import catalogue
@@ -16,6 +18,15 @@ def test_what_is_missing_names_the_command_that_gets_it(heatbath, tmp_path, monk
     for name in ("mnist", "cifar10", "vgg16"):
         assert "missing" in lines[name]
         assert lines[name].endswith(f"or 'heatbath data --get {name}'")
+
+
+def test_damage_is_an_exit_status(heatbath, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for known in catalogue.MNIST:
+        (tmp_path / known.name).write_bytes(b"no images")
+    status, out, _ = heatbath("data", "--data-dir", ".", "--json")
+    assert status == 1
+    assert {one["name"]: one["state"] for one in json.loads(out)}["mnist"] == "damaged"
 
 
 @pytest.mark.parametrize("name", ["mnist5k", "imagenet"])

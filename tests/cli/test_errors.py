@@ -104,3 +104,20 @@ def test_an_interrupt_is_told_from_what_was_made_of_it(heatbath, monkeypatch):
     assert fail(KeyboardInterrupt()) == (130, "", "heatbath: interrupted\n")
     with pytest.raises(RuntimeError, match="__set_name__"):
         fail(KeyError())
+
+
+def test_control_c_during_the_first_imports_shows_no_traceback(tmp_path):
+    hook = """
+import builtins, os, signal, sys
+usual = builtins.__import__
+def stop(name, *rest):
+    if name == "heatbath.cli.errors":
+        os.kill(os.getpid(), signal.SIGINT)
+    return usual(name, *rest)
+builtins.__import__ = stop
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from heatbath.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", hook], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "heatbath: interrupted\n")

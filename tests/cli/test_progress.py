@@ -116,7 +116,7 @@ with display() as shown:
     follow = follow_training(shown)
     for k in range(11):
         follow(Progress(5, k // 2, 100, 10 * k, 0.5, 1.0, "out of memory: stacks of 2" if k == 3 else None))
-        time.sleep(0.5 if k == 9 else 0.02)  # long enough to be seen
+        time.sleep(1.2 if k == 9 else 0.02)  # long enough to be seen
 print("the end")
 """
 
@@ -145,9 +145,26 @@ def test_a_terminal_has_a_bar_that_fits(columns):
     assert any(line.strip().endswith("starting") for line in lines)
     assert "out of memory: stacks of 2" in lines
     assert any("4 of 5 runs" in line and "left" in line for line in lines)
+    assert any("elapsed" in line and " %  " in line for line in lines) == (columns == 120)
     assert any("90 of 100 epochs" in line for line in lines) == (columns == 120)
     assert max(map(len, lines)) <= columns
     assert lines[-1] == "the end"
+
+
+SLOW = """
+import time
+from heatbath.cli.progress import display, follow_fraction
+with display() as shown:
+    follow_fraction(shown)
+    time.sleep({})
+"""
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(2.5, "heatbath: starting\n"), (0.0, "")])
+def test_a_log_has_a_sign_of_life(seconds, told):
+    """However long it is before the first number comes."""
+    done = subprocess.run([sys.executable, "-c", SLOW.format(seconds)], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", told)
 
 
 def test_clock():

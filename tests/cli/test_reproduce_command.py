@@ -50,6 +50,7 @@ def test_verdicts_as_json(heatbath, trained):
         assert found["scale"] == "smoke"
         ours = [verdict for verdict in found["verdicts"] if verdict["figure"] == "coupling"]
         assert len(ours) == 4
+        assert sum(found["counts"].values()) == len(found["verdicts"])
         assert {verdict["outcome"] for verdict in ours} <= {"confirmed", "contradicted", "undecided"}
         assert all(verdict["interval"][0] < verdict["interval"][1] for verdict in ours)
     study = json.loads(heatbath("report", str(trained), "--by", "protocol", "--by", "coupling", "--json")[1])
@@ -62,6 +63,8 @@ def test_list(heatbath, tmp_path):
     lines = [line.split(maxsplit=1) for line in out.splitlines()[2:]]
     assert [name for name, _ in lines][:6] == [f"figure{k}" for k in range(1, 7)]
     assert all(len(line) == 2 for line in lines)
+    names = [one["figure"] for one in json.loads(heatbath("reproduce", "--list", "--json")[1])]
+    assert names == [name for name, _ in lines]
     assert not list(tmp_path.iterdir())
 
 

@@ -334,6 +334,24 @@ def test_repair_keeps_what_is_sound(filled, tmp_path):
     assert filled("runs", "repair", "--store", "nowhere")[0] == 2
 
 
+def test_a_repair_that_saves_nothing_is_an_exit_status(filled, tmp_path):
+    change(tmp_path / "runs", "UPDATE runs SET config = '{}'")
+    status, out, _ = filled("runs", "repair", "--json")
+    assert (status, json.loads(out)["whole"]) == (1, 0)
+
+
+def test_what_files_do_is_told_as_json(filled, tmp_path):
+    fill(tmp_path / "other", [CONFIGS[0].with_(seed=9)])
+    merged = json.loads(filled("runs", "merge", "other", "--json")[1])["merged"]["other"]
+    assert (merged["added"], merged["known"]) == (1, 0)
+    assert json.loads(filled("runs", "export", "a.csv", "--json")[1]) == {
+        "file": "a.csv",
+        "runs": 8,
+        "without_a_row": 0,
+    }
+    assert json.loads(filled("runs", "repair", "--json")[1])["whole"] == 8
+
+
 def test_a_damaged_store_is_not_merged_after_another(refused, filled, tmp_path):
     fill(tmp_path / "other", [CONFIGS[0].with_(seed=9)])
     fill(tmp_path / "damaged", CONFIGS[1:2])

@@ -32,6 +32,15 @@ def test_it_draws_what_the_knobs_make(heatbath, tmp_path):
     assert summary["temperature"] == pytest.approx(0.002 * 8.0 / (2 * 10 * 0.2) * 0.5 * factor)
 
 
+def test_json_has_the_numbers_and_the_files(heatbath, tmp_path):
+    size = ("--landscape", "quadratic:2", "--steps", 4, "--trajectories", 50)
+    status, out, err = heatbath("simulate", *size, "--out", "drawn", "--json")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert found.pop("files") == [f"drawn/{name}" for name in FILES]
+    assert found == json.loads((tmp_path / "drawn" / "summary.json").read_text())
+
+
 def test_in_the_plane_it_draws_the_same_files(heatbath, tmp_path):
     size = ("--steps", 4, "--trajectories", 100)
     status, out, err = heatbath("simulate", "--landscape", "rosenbrock", *size, "--out", "drawn")

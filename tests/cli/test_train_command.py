@@ -55,6 +55,14 @@ def test_a_run_that_ends_worse_than_it_began_is_told(heatbath, rates, words):
     assert re.findall("Warning: (.*) with a train loss above 2.303, that of guessing", out) == words
 
 
+def test_a_run_that_diverges_is_an_exit_status(heatbath):
+    status, out, _ = heatbath(*SHORT, "--lr", 3000, "--lr", 0.01)
+    assert status == 3
+    assert "1 diverged" in out
+    assert heatbath(*SHORT, "--lr", 3000, "--json")[0] == 3
+    assert heatbath(*SHORT, "--lr", 0.01)[0] == 0
+
+
 def test_json_has_every_run_in_the_order_asked(heatbath):
     arguments = (*SHORT, "--lr", 0.02, "--lr", 0.01, "--seed-list", "5,1", "--store", "elsewhere", "--json")
     status, first, err = heatbath(*arguments)
@@ -138,6 +146,8 @@ def test_vgg16_goes_with_cifar10(refused, monkeypatch):
         (["--protocol", "cyclic:0"], "the period must be a positive number of epochs"),
         (["--protocol", "constant", "--protocol", "randm"], "unknown protocol 'randm'"),
         (["--protocol", "constant", "--law", "uniform:1"], "--law: only for --protocol random"),
+        (["--protocol", "random", "--law", "constant"], "--law constant makes every rate the mean one"),
+        (["--seed-list", "1,2,1"], "--seed-list has 1 twice"),
         (["--law", "uniform:3"], "delta"),
         (["--momentum", 1], "momentum must be below 1"),
         (["--epochs", 0], "epochs"),

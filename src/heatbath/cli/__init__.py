@@ -120,7 +120,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         status = app(arguments, prog_name="heatbath", standalone_mode=False)
         if status == 130:  # what newer versions of typer make of Ctrl-C
             raise KeyboardInterrupt
-        _flush()
+        if "heatbath.cli.screens" in sys.modules:  # else nothing of ours was printed
+            from heatbath.cli.screens import printing
+
+            with printing():
+                sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except BrokenPipeError:
         # The reader has gone, as in `heatbath ... | head`; the interpreter's last flush must not complain either.
@@ -130,19 +134,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         if isinstance(error, typer.Abort | Interruption) or is_interrupt(error):
             _complain(str(error) if isinstance(error, Interruption) else "interrupted")
             return 130
-        message = explain(error) if isinstance(error, Exception) else None
+        message = explain(error)
         if message is None:
             raise
         _complain(message)
         return 2
-
-
-def _flush() -> None:
-    if "heatbath.cli.screens" in sys.modules:  # else nothing of ours was printed
-        from heatbath.cli.screens import printing
-
-        with printing():
-            sys.stdout.flush()
 
 
 def _complain(message: str) -> None:

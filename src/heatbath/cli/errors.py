@@ -8,12 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from heatbath.engine.progress import Interrupted
-
-# What a missing module is installed with.
-_EXTRAS = {"matplotlib": "paper", "mlxtend": "paper"}
-
-
+_EXTRAS = {"matplotlib": "paper", "mlxtend": "paper"}  # what a missing module is installed with
 _NO_ROOM = re.compile("[Cc]annot allocate memory|failed to map segment")  # what the linker says
 
 
@@ -34,15 +29,13 @@ def is_interrupt(error: BaseException | None) -> bool:
     return error is not None and (isinstance(error, KeyboardInterrupt) or is_interrupt(error.__cause__))
 
 
-def explain(error: Exception) -> str | None:
+def explain(error: BaseException) -> str | None:
     """Return one line that a terminal only shows, or None for what is a defect of the program."""
     line = _explain(error)
-    if line is None:
-        return None
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return line and "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
-def _explain(error: Exception) -> str | None:
+def _explain(error: BaseException) -> str | None:
     if hasattr(error, "format_message"):  # what typer raises for wrong usage, in all its versions
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "heatbath"
@@ -62,7 +55,7 @@ def _explain(error: Exception) -> str | None:
     return None
 
 
-def _refused_value(error: Exception) -> str:
+def _refused_value(error: BaseException) -> str:
     """What was typed, where typer's message does not have it: since it asks pydantic, whose error has it as input."""
     details = getattr(error.__cause__, "errors", None)
     found = details() if callable(details) else []
@@ -102,7 +95,7 @@ def resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        how = "what is finished is safe"
-        if isinstance(interrupt, Interrupted):
-            how = f"{interrupt.runs_done} of {interrupt.runs_total} runs are done"
+        # It is a heatbath.engine.progress.Interrupted, which takes a while to import, or comes from elsewhere.
+        done, total = (getattr(interrupt, name, None) for name in ("runs_done", "runs_total"))
+        how = "what is finished is safe" if total is None else f"{done} of {total} runs are done"
         raise Interruption(f"interrupted; {how}: run the same command again to go on") from None

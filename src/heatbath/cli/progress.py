@@ -96,7 +96,7 @@ class _LiveDisplay(Display):
     def __rich__(self) -> Table:
         words, room = self.words, self._screen.width - _NARROWEST_BAR - 2
         if self.elapsed >= 1.0:
-            words.insert(2 if self.speed else 1, f"{clock(self.elapsed)} elapsed")
+            words.insert(1 + any(text.endswith(" left") for text in words), f"{clock(self.elapsed)} elapsed")
         percent = ""
         if self.fraction is not None and self._screen.width >= _ROOM_FOR_PERCENT:
             percent = f"{100.0 * self.fraction:3.0f} %  "

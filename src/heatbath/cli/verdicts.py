@@ -30,7 +30,7 @@ def print_verdicts(verdicts: Sequence[tuple[str, Verdict]]) -> None:
         numbers = wording.numbers(verdict)
         text = f"{verdict.claim}. {numbers[:1].upper()}{numbers[1:]}"
         if screens.terminal_width() is None:
-            needs = f" ({wording.needs(verdict)})" if verdict.seeds else ""
+            needs = f"; {wording.needs(verdict)}" if verdict.seeds else ""
             say(f"{figure:<{widest}}  {verdict.outcome:<12}  {text}{needs}")
         else:
             say(*[""] * bool(number))
