@@ -23,17 +23,11 @@ TINY = 1e-60
 
 @dataclass(frozen=True, eq=False)
 class Fluxes:
-    """The fluxes of equilibrium through the inner faces of the mesh, which sum to zero around every cell.
+    """The fluxes of equilibrium through the inner faces of the mesh, which sum to zero around every cell."""
 
-    Attributes:
-        equilibrium: cell averages ``M``, of shape ``(nx, nv)``.
-        along_x: per area of a cell, shape ``(nx - 1, nv)``.
-        along_v: likewise, shape ``(nx, nv - 1)``.
-    """
-
-    equilibrium: Array
-    along_x: Array
-    along_v: Array
+    equilibrium: Array  # cell averages ``M``, of shape ``(nx, nv)``
+    along_x: Array  # per area of a cell, shape ``(nx - 1, nv)``
+    along_v: Array  # likewise, shape ``(nx, nv - 1)``
 
     def leaving(self) -> Array:
         """Return the rate at which the flow carries equilibrium out of each cell."""
@@ -78,9 +72,8 @@ class FlowStep:
         self._sweeps = []
         along_v = np.pad(fluxes.along_v, ((0, 0), (0, 1))).ravel()[:-1]
         for stride, flux, breaks in ((nv, fluxes.along_x.ravel(), slice(0)), (1, along_v, slice(nv - 1, None, nv))):
-            forward, backward = step * np.maximum(flux, 0.0), step * np.minimum(flux, 0.0)
-            work = tuple(np.empty_like(flux) for _ in range(3))
-            self._sweeps.append((stride, breaks, forward, backward, work))
+            both = step * np.maximum(flux, 0.0), step * np.minimum(flux, 0.0)
+            self._sweeps.append((stride, breaks, both, [np.empty_like(flux) for _ in range(3)]))
 
     def advance(self, density: Array) -> Array:
         """Return the density one step later."""
@@ -94,8 +87,8 @@ class FlowStep:
         result = density.copy()
         ratio = np.multiply(density, self._weights, out=self._ratio)
         highest = np.multiply(ratio, self._ceiling, out=self._highest)
-        for stride, breaks, forward, backward, work in self._sweeps:
-            _move(result, ratio, highest, stride, breaks, forward, backward, *work)
+        for sweep in self._sweeps:
+            _move(result, ratio, highest, *sweep)
         return result
 
 
@@ -156,22 +149,14 @@ def detailed_balance(conductance: Array, weights: Array) -> Array:
 
 
 def _move(
-    result: Array,
-    q: Array,
-    highest: Array,
-    stride: int,
-    breaks: slice,
-    forward: Array,
-    backward: Array,
-    slope: Array,
-    face: Array,
-    other: Array,
+    result: Array, q: Array, highest: Array, stride: int, breaks: slice, fluxes: tuple[Array, ...], work: list[Array]
 ) -> None:
-    """Add to ``result`` what flows between neighbours; ``forward >= 0 >= backward`` are the fluxes of equilibrium.
+    """Add to ``result`` what flows between neighbours; of equilibrium's ``fluxes`` one is above 0, the other below.
 
     The parabola through three cell averages has the value ``q_0 + (2 (q_1 - q_0) + (q_0 - q_-1))/6`` on the face
     between cells 0 and 1. Everything is in place: at these sizes new arrays would cost more than the arithmetic.
     """
+    (forward, backward), (slope, face, other) = fluxes, work
     left, right = slice(None, -stride), slice(stride, None)
     np.subtract(q[right], q[left], out=slope)
     slope *= 1.0 / 6.0

@@ -30,13 +30,7 @@ _MULTIPLIERS = 1  # the stream of the seed that the multipliers use
 
 @dataclass(frozen=True)
 class DiscreteSGD(NoisyDescent):
-    """The knobs of the algorithm; ``diffusion`` is bare, without the law's factor.
-
-    Attributes:
-        law: of the multiplier ``alpha``.
-        coupling: ``"gradient"`` or ``"update"``.
-        nesterov: whether the momentum is Nesterov's.
-    """
+    """The knobs of the algorithm; ``diffusion`` is bare, without the factor of the multiplier's ``law``."""
 
     law: Law = Constant()  # noqa: RUF009 (a law is frozen)
     coupling: Literal["gradient", "update"] = "gradient"
@@ -52,13 +46,9 @@ class DiscreteSGD(NoisyDescent):
         return Thermostat(self.lr, 1, self.momentum, self.nesterov, self.law, self.coupling)
 
     def step(self, landscape: Landscape, state: State, multipliers: Array, noise: Array) -> State:
-        """Return the state one mini-batch later.
+        """Return the state one mini-batch later, from standard normals of the shape of the positions.
 
-        Args:
-            landscape: the loss.
-            state: of all trajectories.
-            multipliers: one ``alpha`` for each trajectory: ``(count,)``, or ``(count, 1)`` in several dimensions.
-            noise: standard normals of the shape of the positions.
+        There is one multiplier for each trajectory: ``(count,)``, or ``(count, 1)`` in several dimensions.
         """
         scale = np.sqrt(self.local_diffusion(state.position) / self.batch_size)
         gradient = state.gradient + scale * noise
@@ -81,19 +71,11 @@ def simulate_sgd(
     velocities: Array | None = None,
     seed: int = 0,
 ) -> Trajectories:
-    """Return snapshots of many trajectories of the algorithm, each with its own noise and multipliers.
+    """Return snapshots, at times ``l * steps``, of many trajectories of the algorithm.
 
-    Args:
-        sgd: the knobs.
-        landscape: the loss.
-        positions: where the trajectories start: ``(count,)``, or ``(count, dimension)``.
-        steps: after how many steps to look: increasing integers.
-        velocities: as ``positions``; at rest if not given.
-        seed: of the gradient noise and, in a stream of their own, of the multipliers. Two laws at one seed therefore
-            see the same noise and the same quantiles, and their difference has little sampling error.
-
-    Returns:
-        snapshots at times ``l * steps``.
+    They start as those of `heatbath.theory.langevin.simulate_langevin`. Each has its own noise and, from another stream
+    of the seed, its own multipliers: two laws at one seed see the same noise and the same quantiles, and their
+    difference has little sampling error.
 
     Raises:
         ValueError: the rate is unstable, or a trajectory runs off to infinity.
@@ -105,8 +87,7 @@ def simulate_sgd(
 def sgd_process(sgd: DiscreteSGD, landscape: Landscape, *, seed: int = 0) -> Process:
     """Return the function that moves a state of any number of trajectories by one step of SGD, with fresh draws.
 
-    Raises:
-        ValueError: second moments grow at the landscape's stiffest minimum.
+    It is refused where second moments grow at the landscape's stiffest minimum.
     """
     bound = largest_stable_rate(sgd.knobs, landscape.stiffness)
     if sgd.lr >= bound:

@@ -96,24 +96,15 @@ def measure_sgd_escape(
 ) -> EscapeTime:
     """Return the mean escape time of the discrete algorithm, in units where a step takes ``l``.
 
-    Args:
-        sgd: the knobs.
-        landscape: the double well.
-        trajectories: how many start at the bottom of the left well.
-        escaped: the fraction of them that is waited for. After a short stay the escapes are a Poisson process, for
-            which (time spent by all) / (escapes) is unbiased with relative error ``1 / sqrt(escapes)``; waiting for the
-            last few would multiply the work by about ``log(trajectories)``.
-        seed: of everything random.
+    All ``trajectories`` start at the bottom of the left well; the fraction ``escaped`` of them is waited for. After a
+    short stay the escapes are a Poisson process, for which (time spent by all) / (escapes) is unbiased with relative
+    error ``1 / sqrt(escapes)``; waiting for the last few would multiply the work by about ``log(trajectories)``.
     """
     return _measure(sgd_process(sgd, landscape, seed=seed), landscape, sgd.lr, trajectories, escaped, 0.0, seed)
 
 
 def fit_arrhenius(temperatures: Sequence[float], times: Sequence[EscapeTime]) -> ArrheniusFit:
-    """Return the weighted least-squares line of ``log(time)`` against ``1 / T`` and the standard error of its slope.
-
-    Raises:
-        ValueError: fewer than two different temperatures.
-    """
+    """Return the weighted least-squares line of ``log(time)`` against ``1 / T`` and the standard error of its slope."""
     inverse = 1.0 / np.asarray(temperatures, dtype=np.float64)
     if len(times) != inverse.size or np.unique(inverse).size < 2:
         raise ValueError(f"give one time for each of two or more temperatures, got {len(times)} and {inverse.size}")
@@ -124,21 +115,15 @@ def fit_arrhenius(temperatures: Sequence[float], times: Sequence[EscapeTime]) ->
 
 
 def _measure(
-    process: Process,
-    landscape: DoubleWell,
-    time_step: float,
-    trajectories: int,
-    escaped: float,
-    velocity_spread: float,
-    seed: int,
+    process: Process, landscape: DoubleWell, time_step: float, count: int, escaped: float, spread: float, seed: int
 ) -> EscapeTime:
-    if trajectories < 2 or not 0.0 < escaped <= 1.0:
-        raise ValueError(f"need 2 or more trajectories and 0 < escaped <= 1, got {trajectories} and {escaped!r}")
+    if count < 2 or not 0.0 < escaped <= 1.0:
+        raise ValueError(f"need 2 or more trajectories and 0 < escaped <= 1, got {count} and {escaped!r}")
     left, right = landscape.minima
     # Another stream of the seed than the process uses.
-    velocities: Array = velocity_spread * np.random.default_rng([seed, 1]).standard_normal(trajectories)
-    state = start(landscape, np.full(trajectories, left), velocities)
-    allowed_to_stay = trajectories - max(1, math.ceil(escaped * trajectories))
+    velocities: Array = spread * np.random.default_rng([seed, 1]).standard_normal(count)
+    state = start(landscape, np.full(count, left), velocities)
+    allowed_to_stay = count - max(1, math.ceil(escaped * count))
     steps_spent = 0
     while state.position.size > allowed_to_stay:
         steps_spent += state.position.size
@@ -146,6 +131,6 @@ def _measure(
         inside = state.position < right
         if not inside.all():
             state = State(*(part[inside] for part in state))
-    escapes = trajectories - state.position.size
+    escapes = count - state.position.size
     mean = time_step * steps_spent / escapes
     return EscapeTime(mean, mean / math.sqrt(escapes), escapes)

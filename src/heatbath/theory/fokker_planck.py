@@ -96,10 +96,8 @@ class FokkerPlanck:
     def evolve(self, density: Array, duration: float, step: float | None = None) -> Array:
         """Return the density after ``duration``, in time units of the equation (one SGD step is ``l``).
 
-        Args:
-            density: non-negative cell averages of shape ``grid.shape``.
-            duration: not negative.
-            step: the time step, shortened to divide the duration; by default as large as is allowed.
+        A density is non-negative cell averages of shape ``grid.shape``. The time step is shortened to divide the
+        duration; by default it is as large as is allowed.
 
         Raises:
             ValueError: the step exceeds `largest_step`, or the density is negative or leaves the mesh.

@@ -207,7 +207,7 @@ def parse_landscape(text: str | Landscape) -> Landscape:
     (barrier and separation), ``"quadratic:2.0"``, ``"anisotropic-quadratic:1:4:9"``.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is neither text nor a landscape.
         ValueError: the name is unknown or a parameter is not allowed.
     """
     if isinstance(text, Landscape):
@@ -218,24 +218,22 @@ def parse_landscape(text: str | Landscape) -> Landscape:
     if name not in _LANDSCAPES:
         choices = ", ".join(sorted(_LANDSCAPES))
         raise ValueError(f"unknown landscape {text!r}: choose one of {choices}, for instance 'double-well:1:2'")
-    make, most = _LANDSCAPES[name]
+    make: Callable[..., Landscape] = _LANDSCAPES[name]
     try:
         values = [float(parameter) for parameter in parameters]
     except ValueError:
         raise ValueError(f"landscape {text!r} has a parameter that is not a number") from None
-    if len(values) > most:
+    if make is AnisotropicQuadratic:
+        return make(tuple(values)) if values else make()
+    if len(values) > (most := len(fields(_LANDSCAPES[name]))):
         raise ValueError(f"landscape {text!r} has {len(values)} parameters: {name!r} takes at most {most}")
     return make(*values)
 
 
-def _anisotropic(*curvatures: float) -> AnisotropicQuadratic:
-    return AnisotropicQuadratic(curvatures) if curvatures else AnisotropicQuadratic()
-
-
-_LANDSCAPES: dict[str, tuple[Callable[..., Landscape], int]] = {
-    "quadratic": (Quadratic, 1),
-    "anisotropic-quadratic": (_anisotropic, 1000),
-    "log-cosh": (LogCosh, 2),
-    "double-well": (DoubleWell, 2),
-    "rosenbrock": (Rosenbrock, 1),
+_LANDSCAPES: dict[str, Any] = {
+    "quadratic": Quadratic,
+    "anisotropic-quadratic": AnisotropicQuadratic,
+    "log-cosh": LogCosh,
+    "double-well": DoubleWell,
+    "rosenbrock": Rosenbrock,
 }

@@ -151,17 +151,10 @@ def simulate_langevin(
     integrator: Integrator | None = None,
     seed: int = 0,
 ) -> Trajectories:
-    """Return snapshots of many trajectories of the equation.
+    """Return snapshots at ``times``, increasing multiples of ``time_step``, of many trajectories of the equation.
 
-    Args:
-        equation: the knobs.
-        landscape: the loss.
-        positions: where the trajectories start: ``(count,)``, or ``(count, dimension)``.
-        times: when to look: increasing multiples of ``time_step``.
-        time_step: the step of the integrator.
-        velocities: as ``positions``; at rest if not given.
-        integrator: `BAOAB` if not given.
-        seed: of the noise; nothing else is random, and no global state is used.
+    They start at ``positions``, of shape ``(count,)`` or ``(count, dimension)``, at rest where no ``velocities`` are
+    given. The integrator is `BAOAB` if none is given. The noise of ``seed`` is all that is random.
 
     Raises:
         ValueError: the step is unstable, the times are not multiples of it, or a trajectory runs off to infinity.
@@ -184,8 +177,7 @@ def langevin_process(
 ) -> Process:
     """Return the function that moves a state of any number of trajectories by one ``time_step``, with fresh noise.
 
-    Raises:
-        ValueError: the step is not positive, or unstable at the landscape's stiffest minimum.
+    A step that is not positive, or unstable at the landscape's stiffest minimum, raises ValueError.
     """
     rule = BAOAB() if integrator is None else integrator
     if not 0.0 < time_step < math.inf:
@@ -209,13 +201,8 @@ def random_rate_diffusion(landscape: Landscape, diffusion: float, batch_size: fl
     """Return the ``D(X)`` that a random rate makes in one dimension, the gradient's own part included.
 
     The noise ``g - alpha g_B`` has the exact variance ``D(X) / C = (1 + s2) D / C + s2 g(X)^2`` (gradient coupling).
-    The second term, which the paper drops, does not shrink with the batch size and vanishes at a minimum.
-
-    Args:
-        landscape: a landscape of dimension 1; in more, the dropped term is a full matrix.
-        diffusion: the bare ``D``, without the law's factor.
-        batch_size: ``C``.
-        law_variance: ``s2``, the variance of the multiplier.
+    The second term, which the paper drops, does not shrink with the batch size and vanishes at a minimum. In more
+    dimensions it is a full matrix. ``diffusion`` is bare, without the law's factor; ``law_variance`` is ``s2``.
     """
     if landscape.dimension != 1:
         raise ValueError(f"the landscape must have dimension 1, got {landscape.dimension}")

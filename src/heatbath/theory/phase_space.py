@@ -91,11 +91,7 @@ def suggest_phase_space(
 
 
 def gaussian_density(grid: PhaseSpace, mean: Any, covariance: Any) -> Array:
-    """Return the cell averages of a Gaussian in ``(x, v)``, with mass exactly 1.
-
-    Raises:
-        ValueError: the covariance is not positive definite, or more than 1e-6 of the mass lies outside the mesh.
-    """
+    """Return the cell averages of a Gaussian in ``(x, v)``, of mass 1; at most 1e-6 may lie outside the mesh."""
     mean, covariance = np.asarray(mean, dtype=np.float64), np.asarray(covariance, dtype=np.float64)
     if not np.all(np.linalg.eigvalsh(covariance) > 0.0):
         raise ValueError(f"covariance must be positive definite, got {covariance.tolist()!r}")

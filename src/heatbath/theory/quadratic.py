@@ -34,10 +34,8 @@ def stationary_moments(thermostat: Thermostat, curvature: ArrayLike, diffusion: 
 
     Args:
         thermostat: the knobs.
-        curvature: ``A``: a number, an array of the curvatures along independent directions, or a symmetric positive
-            matrix.
-        diffusion: ``S1``, the covariance of the gradients of single samples: a number (times the identity), an array (a
-            diagonal), or a symmetric matrix.
+        curvature: ``A``: a number, an array of curvatures of independent directions, or a symmetric positive matrix.
+        diffusion: ``S1``, the covariance of the gradients of single samples: likewise; a number times the identity.
 
     Returns:
         ``[[<x x>, <x v>], [<v x>, <v v>]]``: shape ``(2, 2)`` for numbers, ``(n, 2, 2)`` if an argument is an array of
@@ -79,7 +77,7 @@ def exact_temperature(thermostat: Thermostat, curvature: ArrayLike, diffusion: A
 
 
 class FluctuationDissipation(NamedTuple):
-    """The two sides of the relation that holds in a stationary state: what the loss takes out and the noise puts in."""
+    """The two sides of the relation of a stationary state: what the loss takes out, and what the noise puts in."""
 
     dissipation: float
     fluctuation: float
@@ -173,10 +171,7 @@ def largest_stable_rate(thermostat: Thermostat, curvature: ArrayLike, moment: Mo
 def relaxation_time(thermostat: Thermostat, curvature: ArrayLike, moment: Moment = "mean-square") -> float:
     """Return the number of steps in which the slowest mode decays by ``e``: ``-1 / log(spectral_radius)``.
 
-    With momentum it is infinity where rounding hides the decay, beyond about 1e16 steps.
-
-    Raises:
-        ValueError: the moments do not decay at this rate.
+    With momentum it is infinity where rounding hides the decay, beyond about 1e16 steps. An unstable rate is refused.
     """
     check_stable(thermostat, directions(curvature, 0.0).curvatures, moment)
     growth = _slowest_growth(thermostat, curvature, moment)
@@ -262,11 +257,7 @@ def kronecker(left: Array, right: Array) -> Array:
 
 
 def unit_moments(thermostat: Thermostat, curvatures: Array, others: Array) -> Array:
-    """Return the blocks of pairs of directions in ``(x, l v)``, in units of the noise ``l^2 S_ij / C``.
-
-    Raises:
-        ValueError: the batches are not independent.
-    """
+    """Return the blocks of pairs of directions in ``(x, l v)``, in units of the noise ``l^2 S_ij / C``."""
     if thermostat.sampling != "replacement":
         raise ValueError(
             f"sampling={thermostat.sampling!r} needs the length of an epoch: use heatbath.theory.shuffled, or "
@@ -294,16 +285,12 @@ def assemble(thermostat: Thermostat, unit: Array, found: Directions) -> Array:
 
 
 class Directions(NamedTuple):
-    """The directions in which the loss is diagonal: their curvatures, their basis if a matrix was given, and the noise.
-
-    ``covariance`` is that of the noise in the basis, or, without one, the variances alone. ``scalar`` says whether both
-    arguments were numbers.
-    """
+    """The directions in which the loss is diagonal, and the noise along them."""
 
     curvatures: Array
-    basis: Array | None
-    covariance: Array
-    scalar: bool
+    basis: Array | None  # where a matrix was given
+    covariance: Array  # of the noise in the basis; without one, the variances alone
+    scalar: bool  # whether both arguments were numbers
 
     @property
     def variances(self) -> Array:
@@ -316,18 +303,13 @@ class Directions(NamedTuple):
 
 
 def directions(curvature: ArrayLike, diffusion: ArrayLike) -> Directions:
-    """Return the directions of a loss of the given curvature and diffusion: numbers, arrays or matrices.
-
-    Raises:
-        ValueError: an argument is not finite, symmetric or positive, or the two do not agree in size.
-    """
+    """Return the directions of a loss, of arguments that are finite, symmetric, positive and agree in size."""
     a, s = np.array(curvature, dtype=np.float64), np.array(diffusion, dtype=np.float64)
     for name, value in (("curvature", a), ("diffusion", s)):
         if value.ndim > 2 or value.size == 0 or not np.isfinite(value).all():
             raise ValueError(f"{name} must be a finite number, array or matrix, got shape {value.shape}: {value}")
-        if value.ndim == 2 and (
-            value.shape[0] != value.shape[1] or np.abs(value - value.T).max() > 1e-10 * np.abs(value).max()
-        ):
+        square = value.ndim < 2 or value.shape[0] == value.shape[1]
+        if not square or np.abs(value - value.T).max() > 1e-10 * np.abs(value).max():
             raise ValueError(f"{name} must be a symmetric matrix, got shape {value.shape}: {value}")
     count = max(value.shape[-1] if value.ndim else 1 for value in (a, s))
     if any(value.shape[-1] not in ((count,) if value.ndim == 2 else (1, count)) for value in (a, s) if value.ndim):

@@ -38,16 +38,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heatbath.draws import check_integer
-from heatbath.theory.quadratic import (
-    Array,
-    Directions,
-    assemble,
-    check_stable,
-    directions,
-    one_step,
-    second_moment_generator,
-    unit_moments,
-)
+from heatbath.theory import quadratic
+from heatbath.theory.quadratic import Array, Directions, directions, second_moment_generator
 from heatbath.thermostat import Thermostat
 
 
@@ -56,24 +48,16 @@ def stationary_moments(
 ) -> Array:
     """Return the stationary second moments of position and velocity, averaged over the steps of an epoch.
 
-    Args:
-        thermostat: the knobs; ``sampling`` is not used. With ``dataset_size``, the noise of a batch is that of a batch
-            without replacement, and an epoch may have fewer steps than ``N / C``: the rest of the data sits out.
-        curvature: ``A``: a number, an array of the curvatures along independent directions, or a symmetric positive
-            matrix.
-        diffusion: ``S1``, the covariance of the gradients of single samples: a number, an array or a matrix.
-        steps_per_epoch: the number ``n >= 2`` of batches in an epoch.
-
-    Returns:
-        ``[[<x x>, <x v>], [<v x>, <v v>]]`` in the paper's sign of ``v``: shape ``(2, 2)`` for numbers, ``(d, 2, 2)``
-        if an argument is an array of ``d`` directions, and the ``(2d, 2d)`` array of four blocks if one is a matrix.
+    Arguments and result are those of `heatbath.theory.quadratic.stationary_moments`, with ``n >= 2`` batches in an
+    epoch; ``sampling`` is not used. With ``dataset_size``, the noise of a batch is that of a batch without replacement,
+    and an epoch may have fewer steps than ``N / C``: the rest of the data sits out.
 
     Raises:
         ValueError: the second moments have no stationary value, or an epoch has more batches than the data.
     """
     count, batches = _epoch(thermostat, steps_per_epoch)
     found = directions(curvature, diffusion)
-    return assemble(thermostat, _averaged(thermostat, found, count, batches), found)
+    return quadratic.assemble(thermostat, _averaged(thermostat, found, count, batches), found)
 
 
 def moments_by_step(thermostat: Thermostat, curvature: ArrayLike, diffusion: ArrayLike, steps_per_epoch: int) -> Array:
@@ -83,7 +67,9 @@ def moments_by_step(thermostat: Thermostat, curvature: ArrayLike, diffusion: Arr
     """
     count, batches = _epoch(thermostat, steps_per_epoch)
     found = directions(curvature, diffusion)
-    return np.stack([assemble(thermostat, unit, found) for unit in _by_step(thermostat, found, count, batches)])
+    return np.stack(
+        [quadratic.assemble(thermostat, unit, found) for unit in _by_step(thermostat, found, count, batches)]
+    )
 
 
 def cooling(thermostat: Thermostat, curvature: ArrayLike, steps_per_epoch: int) -> float | Array:
@@ -91,17 +77,15 @@ def cooling(thermostat: Thermostat, curvature: ArrayLike, steps_per_epoch: int) 
 
     Call it ``eps`` for a constant law: it is near 1 in directions that relax within an epoch, and small in those that
     take many. A random rate in coupling "gradient" then has ``(eps + s2) / (1 + s2)`` at leading order in the rate.
-
-    Args:
-        thermostat: the knobs.
-        curvature: a number, or an array of the curvatures along independent directions.
-        steps_per_epoch: the number ``n >= 2`` of batches in an epoch.
+    The curvature is a number, or an array of the curvatures along independent directions.
     """
     if np.ndim(curvature) > 1:
         raise ValueError(f"curvature must be a number or an array of curvatures, got shape {np.shape(curvature)}")
     count, batches = _epoch(thermostat, steps_per_epoch)
     found = directions(curvature, 1.0)
-    independent = unit_moments(replace(thermostat, sampling="replacement"), found.curvatures, found.curvatures)
+    independent = quadratic.unit_moments(
+        replace(thermostat, sampling="replacement"), found.curvatures, found.curvatures
+    )
     ratio: Array = (_averaged(thermostat, found, count, batches) / independent)[..., 0, 0]
     return ratio if np.ndim(curvature) else float(ratio[0])
 
@@ -123,8 +107,8 @@ def _averaged(thermostat: Thermostat, found: Directions, count: int, batches: fl
 
 def _by_step(thermostat: Thermostat, found: Directions, count: int, batches: float) -> Iterator[Array]:
     """The moments after each step, in ``(x, l v)`` and units of the noise, of all directions or all pairs of them."""
-    check_stable(thermostat, found.curvatures)
-    drift, shake, kick, kick_shake = one_step(thermostat, thermostat.lr * found.curvatures)
+    quadratic.check_stable(thermostat, found.curvatures)
+    drift, shake, kick, kick_shake = quadratic.one_step(thermostat, thermostat.lr * found.curvatures)
     spread, still, unit = thermostat.law.variance, np.zeros((2, 2)), np.eye(2)
     growth, noise, _ = deque(_means(drift, kick, found, count, batches), maxlen=1).pop()
     grown, other_grown = found.pairs(growth)

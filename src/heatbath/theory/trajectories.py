@@ -32,12 +32,8 @@ Diffusion: TypeAlias = float | Callable[[Array], Array]  # constant, or a functi
 class NoisyDescent:
     """The knobs that the algorithm and the stochastic equation share, which set the noise and the friction.
 
-    Attributes:
-        lr: learning rate ``l``.
-        momentum: ``mu``, with ``0 <= mu < 1``.
-        diffusion: ``D``, the variance of a per-sample gradient in one direction: a number, or a function of the
-            positions, of their shape.
-        batch_size: ``C``.
+    ``diffusion`` is ``D``, the variance of a per-sample gradient in one direction: a number, or a function of the
+    positions, of their shape. The paper's symbols of the others are ``l``, ``mu`` with ``0 <= mu < 1``, and ``C``.
     """
 
     lr: float
@@ -52,7 +48,7 @@ class NoisyDescent:
             raise ValueError(f"momentum must satisfy 0 <= momentum < 1, or there is no friction; got {self.momentum!r}")
         if not callable(self.diffusion) and not 0.0 < self.diffusion < np.inf:
             raise ValueError(
-                f"diffusion, the variance of a per-sample gradient, must be positive, got {self.diffusion!r}"
+                f"diffusion, the variance of a sample's gradient, must be positive, got {self.diffusion!r}"
             )
         if not 0.0 < self.batch_size < np.inf:
             raise ValueError(f"batch_size must be positive, got {self.batch_size!r}")
@@ -77,11 +73,7 @@ class Trajectories:
 
 
 def start(landscape: Landscape, positions: Array, velocities: Array | None = None) -> State:
-    """Return the state that starts at ``positions``, at rest where no velocities are given.
-
-    Raises:
-        ValueError: the shapes do not fit the landscape or each other.
-    """
+    """Return the state that starts at ``positions``, at rest where no velocities are given, if the shapes fit."""
     position = np.array(positions, dtype=np.float64, ndmin=1)
     if landscape.dimension > 1 and position.shape[-1] != landscape.dimension:
         raise ValueError(
@@ -94,13 +86,7 @@ def start(landscape: Landscape, positions: Array, velocities: Array | None = Non
 
 
 def run(process: Process, state: State, steps: Sequence[int], time_step: float) -> Trajectories:
-    """Move ``state`` through ``process`` and return snapshots after the given numbers of steps.
-
-    Args:
-        process: what moves a state by one step.
-        state: where the trajectories start; step 0.
-        steps: increasing step numbers, not negative.
-        time_step: the time of one step.
+    """Move ``state`` through ``process`` and return snapshots after increasing numbers of steps, of ``time_step`` each.
 
     Raises:
         ValueError: ``steps`` do not increase, or a trajectory runs off to infinity.

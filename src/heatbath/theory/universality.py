@@ -56,13 +56,8 @@ def predict_shift(landscape: Landscape, observable: Callable[[Array], Array], te
     """Return the first-order shift ``(<A>_l - <A>) / l`` of SGD without momentum at fixed temperature.
 
     This is the bracket of the module's formula, with ``phi''`` from ``T phi'' = g phi' - (A - <A>)`` and the fourth
-    derivative integrated by parts onto the weight, ``T^2 <phi''''> = <(g^2 - T f'') phi''>``.
-
-    Args:
-        landscape: of dimension 1.
-        observable: a function of positions.
-        temperature: ``T = l m2 D / (2 C)``, held fixed as ``l`` shrinks.
-        law: of the multiplier.
+    derivative integrated by parts onto the weight, ``T^2 <phi''''> = <(g^2 - T f'') phi''>``. The temperature is
+    ``T = l m2 D / (2 C)``, held fixed as ``l`` shrinks; the landscape has one dimension.
     """
     grid, weight = _boltzmann(landscape, temperature)
     gradient, nudge = landscape.gradient(grid), 1e-4 * float(grid[-1] - grid[0])
@@ -164,8 +159,7 @@ def _boltzmann(landscape: Landscape, temperature: float) -> tuple[Array, Array]:
             reach *= 1.2
         return minimum + direction * float(optimize.brentq(excess, 0.0, reach))
 
-    grid = np.linspace(
-        find_end(float(landscape.minima.min()), -1.0), find_end(float(landscape.minima.max()), 1.0), 8001
-    )
+    minima = landscape.minima
+    grid = np.linspace(find_end(float(minima.min()), -1.0), find_end(float(minima.max()), 1.0), 8001)
     weight = np.exp(-(landscape.value(grid) - lowest) / temperature)
     return grid, weight / integrate.simpson(weight, x=grid)
