@@ -81,5 +81,6 @@ def _with_literal_blocks(lines: list[str]) -> Iterator[str]:
 
 
 def _drop_links_outside(_app: Any, _page: str, source: list[str]) -> None:
-    """Pages link to files of the repository, which the site does not have: name them instead."""
+    """Pages link to files of the repository: tutorials have pages here, of the others the site has only the name."""
+    source[0] = re.sub(r"\]\(tutorials/(\w+)\.py\)", r"](gallery/\1)", source[0])
     source[0] = re.sub(r"\[([^\]]+)\]\(\.\./([^)#]+)[^)]*\)", r"\1 (`\2`)", source[0])

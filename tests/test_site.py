@@ -1,17 +1,21 @@
-"""The documentation site names everything that is public. `make docs` builds it, with warnings as errors."""
+"""The documentation site names everything that is public, and is built with warnings as errors, as `make docs` does."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 import heatbath
 from heatbath import theory
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 
 
 def test_the_api_page_has_every_public_name_once():
@@ -49,3 +53,57 @@ def test_tutorials_run(script, tmp_path):
     quiet = {**os.environ, "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, env=quiet, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built from a copy. The tutorials are executed above, each in a test of its own."""
+    for package in ("sphinx", "furo", "myst_parser", "sphinx_gallery", "sphinx_copybutton", "matplotlib"):
+        pytest.importorskip(package)
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("gallery", "__pycache__"))
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, folder)
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-D", "plot_gallery=0", "docs", "out"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder / "out"
+
+
+class _Page(HTMLParser):
+    """The links of a page, and what can be linked to in it."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.links, self.anchors, self.fetched = [], set(), []
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
+        target = found.get("href") or found.get("src")
+        if target and tag in ("a", "img"):
+            self.links.append(target)
+        elif target:
+            self.fetched.append(target)
+
+
+def test_every_link_of_the_site_leads_somewhere(site):
+    pages = {page: _Page(page) for page in site.rglob("*.html")}
+    assert len(pages) > 40
+    broken = set()
+    for page, content in pages.items():
+        for link in content.links:
+            path, _, anchor = link.partition("#")
+            if re.match(r"[a-z]+:", link):
+                continue
+            target = (page.parent / unquote(path)).resolve() if path else page
+            if not target.exists() or (anchor and target in pages and unquote(anchor) not in pages[target].anchors):
+                broken.add((page.name, link))
+    assert broken == set()
+
+
+def test_the_site_fetches_nothing(site):
+    """No script, style or font of another host: it works offline."""
+    foreign = {(page.name, one) for page in site.rglob("*.html") for one in _Page(page).fetched if "//" in one}
+    assert foreign == set()

@@ -1,4 +1,4 @@
-"""Numbers of docs/results.md on the cost of a run: from the records of the engine's benchmark and of the runs."""
+"""Numbers of docs/cost.md on the cost of a run: from the records of the engine's benchmark and of the runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of docs/results.md on the perceptron and the CNN."""
+"""Numbers of docs/results.md and docs/evidence.md on the perceptron and the CNN."""
 
 from __future__ import annotations
 
@@ -179,6 +179,7 @@ def fair_control() -> SimpleNamespace:
         heat=loss.interval,
         accuracy=verdict("fair-control", f"{same} temperature, coupling gradient", "accuracy"),
         mean=verdict("fair-control", f"{same} mean rate", "loss").interval,
+        same_mean=verdict("fair-control", f"{same} mean rate", "loss"),
         mean_accuracy=verdict("fair-control", f"{same} mean rate", "accuracy").interval,
         rough=rough,
         relative={name: rough[name] / late[name] for name in rough},

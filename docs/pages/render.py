@@ -18,15 +18,21 @@ from typing import Any
 
 import comparison_numbers
 import cost_numbers
+import figure_sections
 import mnist_numbers
 import rule_numbers
 import vgg16_numbers
 from committed import ROOT, figures, records
 from heatbath.paper.conclusion import PAPER_SCALE
 
-PAGES = {"results.md": "docs/results.md", "compare.md": "docs/compare.md", "records.md": "results/README.md"}
+_SITE = ("paper", "results", "figures", "evidence", "all-claims", "cost", "compare", "adding-seeds")
+PAGES = {f"{name}.md": f"docs/{name}.md" for name in _SITE} | {"records.md": "results/README.md"}
 _WIDTH = 126
-_CHECKS = (rule_numbers.check_the_first_margins, vgg16_numbers.check_the_order_of_the_protocols)
+_CHECKS = (
+    rule_numbers.check_the_first_margins,
+    vgg16_numbers.check_the_order_of_the_protocols,
+    figure_sections.check_the_headings_of_the_findings,
+)
 _VALUES: dict[str, Callable[[], Any]] = {
     "claims": rule_numbers.claims,
     "rule": rule_numbers.choice_of_the_test,
@@ -53,6 +59,10 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "cost": cost_numbers.cost,
     "example": comparison_numbers.example,
     "looks": comparison_numbers.looks,
+    "by_figure": figure_sections.by_figure,
+    "beyond": figure_sections.beyond,
+    "counts": figure_sections.counts,
+    "runs_total": lambda: len(records()),
     "runs": lambda: Counter(record.config.model for record in records().values()),
 }
 

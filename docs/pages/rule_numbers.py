@@ -1,4 +1,4 @@
-"""Numbers of docs/results.md on all claims at once: how many are settled, and which depend on rules and margins."""
+"""Numbers of docs/evidence.md on all claims at once: how many are settled, and which depend on rules and margins."""
 
 from __future__ import annotations
 

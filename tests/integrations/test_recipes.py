@@ -1,4 +1,4 @@
-"""The Python blocks of docs/integrations.md do what the page says."""
+"""The Python blocks of docs/integrations.md and docs/keras.md do what the pages say."""
 
 import importlib.util
 import json
@@ -16,7 +16,8 @@ from hosts import Perceptron, Samples, batches, weights
 
 import heatbath as hb
 
-PAGE = (Path(__file__).parents[2] / "docs/integrations.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "integrations.md").read_text()
 RECIPES = {
     heading.strip(): re.findall(r"```python\n(.*?)```", text, re.S)
     for heading, text in re.findall(r"^## (.*?)$(.*?)(?=^## |\Z)", PAGE, re.S | re.M)
@@ -126,7 +127,8 @@ print(json.dumps([keras.backend.backend(), before, [w.tolist() for w in model.ge
 
 @pytest.mark.parametrize(("backend", "rule"), [("torch", "plain"), ("jax", "nesterov")])
 def test_a_random_schedule_of_keras_is_coupling_gradient(backend, rule, tmp_path):
-    program = KERAS.format(recipe="\n".join(RECIPES["Keras 3"]))
+    (recipe,) = re.findall(r"```python\n(.*?)```", (DOCS / "keras.md").read_text(), re.S)
+    program = KERAS.format(recipe=recipe)
     samples = Samples()
     done = subprocess.run(
         [sys.executable, "-c", program, rule],
