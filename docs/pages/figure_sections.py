@@ -7,6 +7,7 @@ from collections import Counter
 from committed import check, figures, verdict
 from heatbath.paper import EXPERIMENTS
 from heatbath.report.panels import FigureData
+from heatbath.stats import wording
 
 _SIGNS = {"confirmed": "✓", "contradicted": "✗", "undecided": "?"}
 _TOLD = ("model", "data", "mean rate l", "batch size C", "momentum mu", "weight decay", "epochs", "runs per group")
@@ -54,8 +55,9 @@ def check_the_headings_of_the_findings() -> None:
 
 def _section(figure: FigureData) -> str:
     claims = [
-        (f"{_SIGNS[one.outcome]} {one.outcome}", one.claim, one.numbers + (f"; {one.needs}" if one.needs else ""))
+        (f"{_SIGNS[one.outcome]} {one.outcome}", one.claim, wording.numbers(one) + (f"; {needs}" if needs else ""))
         for one in figure.verdicts
+        for needs in [wording.needs(one)]
     ]
     rows = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in claims]
     table = "\n".join(["| verdict | claim | numbers |", "| --- | --- | --- |", *rows])
