@@ -14,13 +14,10 @@ import heatbath as hb
 from heatbath.data.datasets import Dataset, epoch_orders, load_dataset
 from heatbath.data.image_sets import IMAGE_SETS
 from heatbath.engine import batched_optimizer
-from heatbath.engine.batched_adamw import adamw_coefficients, batched_adamw
-from heatbath.engine.batched_optimizer import clip_rows
+from heatbath.engine.batched_optimizer import adamw_coefficients, batched_adamw, clip_rows
 from heatbath.engine.batched_task import BatchedTask
-from heatbath.engine.cpu_replica import CpuReplica
-from heatbath.engine.gpu_replicas import GpuReplicas
+from heatbath.engine.network_replicas import CpuReplica, GpuReplicas, Split, initial_state
 from heatbath.engine.optimizers import clip_gradients
-from heatbath.engine.replicas import Split, initial_state
 from heatbath.engine.split_bf16 import join, split
 from heatbath.engine.stack import Stack
 from heatbath.engine.task_replica import split_task

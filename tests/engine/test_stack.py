@@ -13,9 +13,7 @@ from heatbath.data.datasets import Dataset, epoch_order, epoch_orders, load_data
 from heatbath.data.image_sets import IMAGE_SETS
 from heatbath.data.vgg16_features import find_vgg16_features, load_vgg16_features
 from heatbath.draws import orbits
-from heatbath.engine.cpu_replica import CpuReplica
-from heatbath.engine.gpu_replicas import GpuReplicas
-from heatbath.engine.replicas import Split
+from heatbath.engine.network_replicas import CpuReplica, GpuReplicas, Split
 from heatbath.engine.stack import Stack, WrongStateError
 from heatbath.runs.configs import RunConfig
 from heatbath.tasks.models import build_model

@@ -1,4 +1,9 @@
-"""The step of many runs at once: parameters with one run in each row, each with its own rates, knobs and bound."""
+r"""The step of many runs at once: parameters with one run in each row, each with its own rates, knobs and bound.
+
+SGD, whatever the coupling and Nesterov, reads ``v <- mu v + a g``, ``x <- x - b g - c v``. AdamW, with ``h = a g``,
+reads ``m <- beta m + (1 - beta) h``, ``s <- beta2 s + (1 - beta2) h^2``, ``x <- x - b x - gain c m / (d \sqrt{s} +
+eps)``. Both are functions that a compiler makes one pass over memory of.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heatbath.engine.batched_adamw import adamw_coefficients, batched_adamw
-from heatbath.engine.batched_sgd import linear_coefficients, linear_sgd
-from heatbath.engine.optimizers import STATE_KINDS, Array, EpochRates, acting_coupling
+from heatbath.engine.optimizers import ADAMW_EPS, STATE_KINDS, Array, EpochRates, acting_coupling
+from heatbath.engine.split_bf16 import join, split
 from heatbath.runs.configs import RunConfig
 
 
@@ -29,7 +33,10 @@ class BatchedOptimizer:
 
     Attributes:
         state: tensors like the parameters, by their kind; of single precision or more.
+        unit: of the velocities.
     """
+
+    unit = 1.0
 
     def __init__(
         self,
@@ -41,7 +48,7 @@ class BatchedOptimizer:
     ) -> None:
         self._configs, self._params, self._rests = tuple(configs), list(params), list(rests)
         self._gains = tuple(gains) or (1.0,) * len(self._params)
-        first, device = configs[0], params[0].device
+        first, device, adamw = configs[0], params[0].device, configs[0].optimizer == "adamw"
         kept = torch.promote_types(params[0].dtype, torch.float32)
         self.state = {
             kind: [torch.zeros_like(param, dtype=kept, requires_grad=False) for param in params]
@@ -49,15 +56,18 @@ class BatchedOptimizer:
         }
         self._update: Callable[..., None] = compile_once(_step) if compiled else _step
         # Filled anew for each epoch, in place, as a captured graph knows the place.
-        shape = first.steps_per_epoch, 4 if first.optimizer == "adamw" else 3, len(configs)
+        shape = first.steps_per_epoch, 4 if adamw else 3, len(configs)
         self._coefficients = torch.zeros(shape, dtype=torch.float32, device=device)
-        adamw = first.optimizer == "adamw"
         second = [1.0 - config.beta2 if adamw else config.weight_decay for config in configs]
         rows = [config.momentum for config in configs], second
         self._knobs = tuple(torch.tensor(row, dtype=kept, device=device) for row in rows)
         bounds = [math.inf if config.clip_norm is None else config.clip_norm for config in configs]
         self._bounds = torch.tensor(bounds, dtype=kept, device=device) if min(bounds) < math.inf else None
         self._foreseen: tuple[int, list[EpochRates], Array] | None = None
+
+    def take_units(self, units: Sequence[float]) -> Sequence[float]:
+        """Return what to multiply velocities of these units by, so that they have ours."""
+        return units
 
     def prepare(self, epoch: int) -> None:
         """Lay out the rates of one epoch, counted from 0."""
@@ -103,14 +113,90 @@ def compile_once(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def clip_rows(grads: Sequence[Tensor], gains: Sequence[float], bounds: Tensor) -> list[Tensor]:
-    """Return gradients of which each row is shortened to a norm of at most its bound.
+def linear_coefficients(rate: Any, lr: Any, momentum: float, nesterov: bool, coupling: str) -> tuple[Any, Any, Any]:
+    """Return ``a, b, c`` of SGD for one multiplier or an array."""
+    into_velocity = rate if coupling == "gradient" else rate * 0.0 + 1.0
+    moved = lr * (rate if coupling == "update" else rate * 0.0 + 1.0)
+    if nesterov:
+        return into_velocity, moved * into_velocity, moved * momentum
+    return into_velocity, moved * 0.0, moved
 
-    See `heatbath.engine.optimizers.clip_gradients`.
-    """
+
+def adamw_coefficients(
+    multiplier: Any, lr: Any, number: Any, *, beta: float, beta2: float, weight_decay: float, coupling: str
+) -> tuple[Any, Any, Any, Any]:
+    """Return ``a, b, c, d`` of AdamW for one step, before which came ``number`` others, or an array of them."""
+    one = np.ones_like(multiplier)
+    moved = lr * (multiplier if coupling == "update" else one)
+    into_moments = multiplier if coupling == "gradient" else one
+    taken = number + 1.0
+    return into_moments, moved * weight_decay, moved / (1.0 - beta**taken), 1.0 / np.sqrt(1.0 - beta2**taken)
+
+
+def linear_sgd(
+    params: list[Tensor],
+    grads: Sequence[Tensor],
+    velocities: list[Tensor],
+    coefficients: Sequence[Tensor],
+    momentum: Tensor,
+    weight_decay: Tensor,
+    gains: Sequence[float],
+    rests: Sequence[Tensor] = (),
+) -> None:
+    """Take one step of SGD; coefficients and knobs are of shape (runs,), a gain multiplies gradients of a parameter."""
+    lower: Sequence[Tensor | None] = rests or [None] * len(params)
+    for param, rest, raw, velocity, gain in zip(params, lower, grads, velocities, gains, strict=True):
+        whole = param if rest is None else join(param, rest)
+        a, b, c, mu, decay = _per_row(param, *coefficients, momentum, weight_decay)
+        grad = raw.to(whole.dtype) * gain + decay * whole
+        new = mu * velocity + a * grad
+        way = b * grad + c * new
+        velocity.copy_(new)
+        _put(param, rest, whole - way)
+
+
+def batched_adamw(
+    params: list[Tensor],
+    grads: Sequence[Tensor],
+    moments: list[Tensor],
+    squares: list[Tensor],
+    coefficients: Sequence[Tensor],
+    beta: Tensor,
+    share: Tensor,
+    gains: Sequence[float],
+    rests: Sequence[Tensor] = (),
+) -> None:
+    """Take one step of AdamW; ``share`` is ``1 - beta2``, which single precision would round if it were computed."""
+    lower: Sequence[Tensor | None] = rests or [None] * len(params)
+    for param, rest, raw, moment, square, gain in zip(params, lower, grads, moments, squares, gains, strict=True):
+        whole = param if rest is None else join(param, rest)
+        a, b, c, d, first, new_part = _per_row(param, *coefficients, beta, share)
+        grad = a * raw.to(whole.dtype)
+        new = first * moment + (1.0 - first) * grad
+        spread = (1.0 - new_part) * square + new_part * grad * grad
+        moment.copy_(new)
+        square.copy_(spread)
+        _put(param, rest, whole - b * whole - (gain * c) * new / (d * spread.sqrt() + ADAMW_EPS))
+
+
+def clip_rows(grads: Sequence[Tensor], gains: Sequence[float], bounds: Tensor) -> list[Tensor]:
+    """Return gradients of which each row is shortened to its bound, see `heatbath.engine.optimizers.clip_gradients`."""
     squares = [gain * grad.to(bounds.dtype).flatten(1).square().sum(1) for grad, gain in zip(grads, gains, strict=True)]
     scale = torch.clamp(bounds / (torch.stack(squares).sum(0).sqrt() + 1e-6), max=1.0)
-    return [grad.to(bounds.dtype) * scale.view(-1, *[1] * (grad.ndim - 1)) for grad in grads]
+    return [grad.to(bounds.dtype) * _per_row(grad, scale)[0] for grad in grads]
+
+
+def _per_row(like: Tensor, *numbers: Tensor) -> list[Tensor]:
+    return [number.view(-1, *[1] * (like.ndim - 1)) for number in numbers]
+
+
+def _put(param: Tensor, rest: Tensor | None, value: Tensor) -> None:
+    if rest is None:
+        param.copy_(value)
+    else:
+        high, low = split(value)
+        param.copy_(high)
+        rest.copy_(low)
 
 
 def _coefficients(config: RunConfig, rates: EpochRates, epoch: int) -> tuple[Array, ...]:
@@ -133,13 +219,7 @@ def _step(
     gains: Sequence[float],
     rests: Sequence[Tensor],
 ) -> None:
-    """SGD where the state is a velocity, AdamW where it is two moments; both after the gradients are shortened.
-
-    The knobs are momentum and weight decay of SGD, or ``beta1`` and ``1 - beta2`` of AdamW, whose decay is among the
-    coefficients.
-    """
+    """SGD, with momentum and decay as its knobs, or AdamW, with beta and ``1 - beta2``, after gradients are clipped."""
     shortened = list(grads) if bounds is None else clip_rows(grads, gains, bounds)
-    if len(state) == 1:
-        linear_sgd(params, shortened, state[0], coefficients, *knobs, gains, rests)
-    else:
-        batched_adamw(params, shortened, state[0], state[1], coefficients, *knobs, gains, rests)
+    step: Callable[..., None] = linear_sgd if len(state) == 1 else batched_adamw
+    step(params, shortened, *state, coefficients, *knobs, gains, rests)

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, func
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from heatbath.data.datasets import epoch_orders
 from heatbath.engine.batched_optimizer import BatchedOptimizer
+from heatbath.engine.replicas import Replicas, draw_orders
 from heatbath.engine.task_replica import Splits, StepDraws, TaskReplica, evaluation_size, read_sums, split_task
 from heatbath.engine.traced_program import TracedProgram
-from heatbath.runs.checkpoints import ReplicaState
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
 from heatbath.tasks.dropout import SeededDropout, dropout_orbits
@@ -32,7 +31,7 @@ TOLERANCE = 1e-3
 Tensors = dict[str, Tensor]
 
 
-class BatchedTask:
+class BatchedTask(Replicas):
     """Any number of runs of one task.
 
     Args:
@@ -42,17 +41,19 @@ class BatchedTask:
         compiled: whether to compile the gradients.
     """
 
+    _optimizer: BatchedOptimizer
+
     def __init__(self, configs: Sequence[RunConfig], splits: Splits, precision: str, compiled: bool = False) -> None:
         self.configs, self._splits, self._data = tuple(configs), splits, splits["train"]
         self._task, self._device = live_task(configs[0].task), splits["train"].inputs.device
         self._bf16 = precision == "bf16"
         models = [self._task.build(config.seed).to(self._device) for config in configs]
-        trained = {name for name, one in models[0].named_parameters() if one.requires_grad}
+        self._names = [name for name, one in models[0].named_parameters() if one.requires_grad]
         stacked, buffers = func.stack_module_state(models)
-        self._params: Tensors = {name: one.detach() for name, one in stacked.items() if name in trained}
-        self._fixed: Tensors = {name: one.detach() for name, one in stacked.items() if name not in trained}
+        self._params = [stacked[name].detach() for name in self._names]
+        self._fixed: Tensors = {name: one.detach() for name, one in stacked.items() if name not in self._names}
         self._buffers: Tensors = dict(buffers)
-        self._optimizer = BatchedOptimizer(configs, list(self._params.values()), compiled=compiled)
+        self._optimizer = BatchedOptimizer(configs, self._params, compiled=compiled)
         self._model = models[0]  # not on the meta device, where tied weights would come apart
         seeds = [config.seed for config in configs]
         self._draws = [StepDraws(seed, self._device) for seed in seeds]
@@ -62,18 +63,6 @@ class BatchedTask:
         )
         if compiled:
             self._gradients = TracedProgram(self._gradients)
-
-    def prepare(self, epoch: int) -> None:
-        """Lay out the order of the samples and the coefficients of the steps for one epoch, counted from 0."""
-        first = self.configs[0]
-        orders = [
-            epoch_orders(len(self._data), [config.seed], epoch, self._device, config.sampling)[0]
-            for config in self.configs
-        ]
-        self._rows = torch.stack(orders).split(first.batch_size, dim=1)
-        self._optimizer.prepare(epoch)
-        self._taken = epoch * first.steps_per_epoch
-        self._model.train()
 
     def step(self, at: int) -> None:
         """Take step ``at`` of the epoch with all replicas."""
@@ -87,10 +76,10 @@ class BatchedTask:
         if self._task.augment is not None:
             parts = zip(self._draws, inputs.unbind(), strict=True)
             inputs = torch.stack([draws.augment(self._task, part, taken) for draws, part in parts])
-        tensors = self._params, self._fixed, self._buffers, inputs, targets, *self._orbits
+        tensors = self._trained(), self._fixed, self._buffers, inputs, targets, *self._orbits
         with _batchable_attention(self._device):
             found, self._buffers = self._gradients(*tensors, torch.tensor(taken, device=self._device))
-        return [found[name] for name in self._params]
+        return [found[name] for name in self._names]
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
@@ -104,29 +93,18 @@ class BatchedTask:
         rates, found = self._optimizer.mean_rates, sums.cpu().unbind(-1)
         return [read_sums(self._task, self._splits, one, rate) for one, rate in zip(found, rates, strict=True)]
 
-    def load(self, states: Sequence[ReplicaState]) -> None:
-        """Put the replicas into these states."""
-        for kind, tensors in self._tensors().items():
-            for name, tensor in tensors.items():
-                rows = [state[f"{kind}.{name}"] * (state["unit"] if kind == "velocity" else 1) for state in states]
-                tensor.copy_(torch.stack(rows))
+    def _lay_out(self, epoch: int) -> None:
+        orders = draw_orders(self.configs, len(self._data), epoch, self._device)
+        self._rows = orders.split(self.configs[0].batch_size, dim=1)
+        self._taken = epoch * self.configs[0].steps_per_epoch
+        self._model.train()
 
-    def states(self) -> list[ReplicaState]:
-        """Return copies of their states, on the CPU, without the number of the epoch."""
-        stacks = {
-            f"{kind}.{name}": tensor.cpu()
-            for kind, tensors in self._tensors().items()
-            for name, tensor in tensors.items()
-        }
-        unit = torch.tensor(1.0, dtype=torch.float64, device="cpu")
-        return [
-            {"unit": unit, **{name: stack[row].clone() for name, stack in stacks.items()}}
-            for row in range(len(self.configs))
-        ]
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from super()._tensors()
+        yield from ((f"buffer.{name}", one) for name, one in self._buffers.items())
 
-    def _tensors(self) -> dict[str, Tensors]:
-        state = {kind: dict(zip(self._params, rows, strict=True)) for kind, rows in self._optimizer.state.items()}
-        return {"weight": self._params, **state, "buffer": self._buffers}
+    def _trained(self) -> Tensors:
+        return dict(zip(self._names, self._params, strict=True))
 
     def _loss(
         self,
@@ -151,7 +129,7 @@ class BatchedTask:
 
     def _sums(self, split: Samples) -> Tensor:
         measures = (self._task.loss, *self._task.metrics)
-        tensors = {**self._params, **self._fixed, **self._buffers}
+        tensors = {**self._trained(), **self._fixed, **self._buffers}
         forward = func.vmap(self._call, in_dims=(0, None))
         size = max(1, evaluation_size(self._task) // len(self.configs))
         total = torch.zeros(len(measures), 2, len(self.configs), dtype=torch.float64, device=self._device)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from heatbath.engine.gpu_replicas import GpuReplicas
+from heatbath.engine.network_replicas import GpuReplicas
 from heatbath.engine.precision import arithmetic
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ STATE_KINDS = {"sgd": ("velocity",), "adamw": ("moment", "square")}
 """What an optimizer keeps of each parameter."""
 
 ADAMW_EPS = 1e-8
-"""What a config does not say of AdamW: torch's defaults."""
+"""What a config does not say of AdamW: torch's default."""
 
 _adamw: Any = torch_adamw.adamw
 
@@ -31,15 +30,12 @@ def acting_coupling(config: RunConfig) -> str:
 
 
 class EpochRates:
-    """The rates of a run in one epoch.
-
-    Args:
-        config: the run.
-        epoch: counted from 0.
+    """The rates of a run in one epoch, counted from 0.
 
     Attributes:
         multipliers: the random multipliers of its steps, or those of its protocol.
         lr: the rates of its steps, without them.
+        mean: of the rates, with them.
     """
 
     def __init__(self, config: RunConfig, epoch: int) -> None:
@@ -49,8 +45,12 @@ class EpochRates:
         self.mean = config.lr * float((self.multipliers * factors).mean())
 
 
-class RunOptimizer(ABC):
+class RunOptimizer:
     """Steps the parameters of one run, in place.
+
+    AdamW's decay is no part of the gradient. In coupling "gradient" its multiplier acts on the gradient before the
+    moments; in "update" on the rate of the whole step, decay included. Both are what `heatbath.randomize` makes of
+    `torch.optim.AdamW`.
 
     Args:
         config: the run.
@@ -63,20 +63,29 @@ class RunOptimizer(ABC):
     """
 
     def __init__(self, config: RunConfig, params: Sequence[Tensor], gains: Sequence[float] = ()) -> None:
-        self._config, self._params = config, list(params)
+        self._config, self._params, self._coupling = config, list(params), acting_coupling(config)
         self._gains = tuple(gains) or (1.0,) * len(self._params)
         kinds = STATE_KINDS[config.optimizer]
         self.state = {kind: [torch.zeros_like(param) for param in params] for kind in kinds}
         self.unit = 1.0
+        self._step = {"sgd": self._sgd, "adamw": self._adamw}[config.optimizer]
+        self._taken = [torch.zeros((), dtype=torch.float32, device=param.device) for param in params]
+        by_gain = {gain: [k for k, other in enumerate(self._gains) if other == gain] for gain in self._gains}
+        self._parts = list(by_gain.items())
+
+    def take_units(self, units: Sequence[float]) -> Sequence[float]:
+        """Take over the units of velocities that are to be loaded; return what to multiply these by."""
+        (self.unit,) = units
+        return (1.0,)
 
     def prepare(self, epoch: int) -> None:
         """Draw the multipliers of one epoch, counted from 0."""
         self._epoch, self._rates = epoch, EpochRates(self._config, epoch)
 
     @property
-    def mean_rate(self) -> float:
-        """Of the epoch."""
-        return self._rates.mean
+    def mean_rates(self) -> list[float]:
+        """Of the epoch, for the one run."""
+        return [self._rates.mean]
 
     @torch.no_grad()
     def step(self, grads: list[Tensor], at: int) -> None:
@@ -85,55 +94,32 @@ class RunOptimizer(ABC):
             clip_gradients(grads, self._gains, self._config.clip_norm)
         self._step(grads, float(self._rates.lr[at]), float(self._rates.multipliers[at]), at)
 
-    @abstractmethod
-    def _step(self, grads: list[Tensor], lr: float, multiplier: float, at: int) -> None:
-        """Take a step at a rate that is still without its multiplier."""
-
-
-class RunSGD(RunOptimizer):
-    """SGD with momentum."""
-
-    def __init__(self, config: RunConfig, params: Sequence[Tensor], gains: Sequence[float] = ()) -> None:
-        super().__init__(config, params, gains)
-        self._settings: dict[str, Any] = {
-            "momentum": config.momentum,
-            "nesterov": config.nesterov,
-            "weight_decay": config.weight_decay,
-            "coupling": acting_coupling(config),
-            "dampening": 0.0,
-            "maximize": False,
-            "foreach": False,
-            "fused": True,
-        }
-
-    def _step(self, grads: list[Tensor], lr: float, multiplier: float, at: int) -> None:
+    def _sgd(self, grads: list[Tensor], lr: float, multiplier: float, at: int) -> None:
         del at
+        config = self._config
         for grad, gain in zip(grads, self._gains, strict=True):
             if gain != 1.0:
                 grad.mul_(gain)
-        buffers = self.state["velocity"] if self._config.momentum else []
-        knobs = {"multiplier": multiplier, "unit": self.unit, "lr": lr, **self._settings}
-        self.unit = random_sgd(self._params, grads, buffers, **knobs)
+        self.unit = random_sgd(
+            self._params,
+            grads,
+            self.state["velocity"] if config.momentum else [],
+            multiplier=multiplier,
+            unit=self.unit,
+            lr=lr,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+            weight_decay=config.weight_decay,
+            coupling=self._coupling,
+            dampening=0.0,
+            maximize=False,
+            foreach=False,
+            fused=True,
+        )
 
-
-class RunAdamW(RunOptimizer):
-    """AdamW, whose decay is no part of the gradient.
-
-    In coupling "gradient" the multiplier acts on the gradient before the moments; in "update" on the rate of the whole
-    step, decay included. Both are what `heatbath.randomize` makes of `torch.optim.AdamW`.
-    """
-
-    def __init__(self, config: RunConfig, params: Sequence[Tensor], gains: Sequence[float] = ()) -> None:
-        super().__init__(config, params, gains)
-        self._taken = [torch.zeros((), dtype=torch.float32, device=param.device) for param in params]
-        # The sum of ``gain`` equal weights moves by ``gain`` times the step of one, and decays as they do.
-        self._parts = [
-            (gain, [k for k, other in enumerate(self._gains) if other == gain]) for gain in dict.fromkeys(self._gains)
-        ]
-
-    def _step(self, grads: list[Tensor], lr: float, multiplier: float, at: int) -> None:
+    def _adamw(self, grads: list[Tensor], lr: float, multiplier: float, at: int) -> None:
         config = self._config
-        if acting_coupling(config) == "gradient":
+        if self._coupling == "gradient":
             torch._foreach_mul_(grads, multiplier)
         else:
             lr = lr * multiplier
@@ -150,15 +136,10 @@ class RunAdamW(RunOptimizer):
                 beta1=config.momentum,
                 beta2=config.beta2,
                 eps=ADAMW_EPS,
-                lr=lr * gain,
-                weight_decay=config.weight_decay / gain,
+                lr=lr * gain,  # the sum of ``gain`` equal weights moves by ``gain`` times the step of one,
+                weight_decay=config.weight_decay / gain,  # and decays as they do
                 maximize=False,
             )
-
-
-def run_optimizer(config: RunConfig, params: Sequence[Tensor], gains: Sequence[float] = ()) -> RunOptimizer:
-    """Return the optimizer of a run, at rest; see `RunOptimizer`."""
-    return {"sgd": RunSGD, "adamw": RunAdamW}[config.optimizer](config, params, gains)
 
 
 def clip_gradients(grads: list[Tensor], gains: Sequence[float], clip_norm: float) -> None:

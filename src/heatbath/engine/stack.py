@@ -10,19 +10,17 @@ in another order, and they agree to rounding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from heatbath.data.datasets import Dataset
 from heatbath.engine.batched_task import task_groups
-from heatbath.engine.cpu_replica import CpuReplica
 from heatbath.engine.cuda_graph import CapturedGroups
-from heatbath.engine.gpu_replicas import GpuReplicas
+from heatbath.engine.network_replicas import CpuReplica, GpuReplicas, Split, initial_state
 from heatbath.engine.planning import pays_to_compile, resolve_precision
 from heatbath.engine.precision import arithmetic
-from heatbath.engine.replicas import Split, initial_state
+from heatbath.engine.replicas import Replicas
 from heatbath.engine.task_replica import Splits
 from heatbath.runs.checkpoints import ReplicaState
 from heatbath.runs.configs import RunConfig
@@ -60,46 +58,41 @@ class Stack:
         features: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.configs = tuple(configs)
-        self.device = torch.device(device)
-        self.precision = resolve_precision(self.configs[0], self.device)
+        self.device, first = torch.device(device), self.configs[0]
+        self.precision, self.how = resolve_precision(first, self.device), ""
         compiled = pays_to_compile(self.configs, self.device) if compile is None else compile
         resumed = states is not None
-        self.groups: Sequence[Any]
-        self._program: CapturedGroups | _OneByOne
+        self.groups: Sequence[Replicas]
+        self._captured: CapturedGroups | None = None
         if isinstance(dataset, Dataset):
-            self.how = ""
             self._take_network(dataset.to(self.device), compiled)
             states = self._initial_states(features) if states is None else states
         else:
             self.groups, self.how = task_groups(self.configs, dataset, self.precision, compiled)
-            self._program = _OneByOne(self.groups)
         self.epoch = int(states[0]["epoch"]) if states else 0
         if any(int(state["epoch"]) != self.epoch for state in states or ()):
             raise ValueError("the replicas of a stack must stand after the same epoch")
         if states is None:  # those of tasks start from their seeds
             return
-        first = 0
+        start = 0
         for group in self.groups:
-            given = states[first : first + len(group.configs)]
+            given = states[start : start + len(group.configs)]
             if resumed:
-                _check_states(group.states(), given, first)
+                _check_states(group.states(), given, start)
             group.load(given)
-            first += len(given)
+            start += len(given)
 
     def _take_network(self, dataset: Dataset, compiled: bool) -> None:
         network = self.configs[0].network.stacked
-        splits = {name: Split.of(dataset, name, network.stacks) for name in Split.names(dataset)}
+        splits = Split.all_of(dataset, network.stacks)
         if self.device.type == "cpu":
             # A CPU gains nothing from a batched product, whose bits would depend on the neighbours.
-            self.groups = alone = [CpuReplica(config, network, splits, self.precision) for config in self.configs]
-            self._program = _OneByOne(alone)
-        else:
-            together = len(self.configs) if network.stacks else 1
-            self.groups = groups = [
-                GpuReplicas(self.configs[i : i + together], network, splits, self.precision, compiled)
-                for i in range(0, len(self.configs), together)
-            ]
-            self._program = CapturedGroups(groups, self.device, self.precision)
+            self.groups = [CpuReplica(config, network, splits, self.precision) for config in self.configs]
+            return
+        together = len(self.configs) if network.stacks else 1
+        parts = (self.configs[i : i + together] for i in range(0, len(self.configs), together))
+        self.groups = groups = [GpuReplicas(part, network, splits, self.precision, compiled) for part in parts]
+        self._captured = CapturedGroups(groups, self.device, self.precision)
 
     def train_epoch(self) -> list[Epoch]:
         """Go once through the training images; return what is measured after that, for each replica."""
@@ -108,14 +101,22 @@ class Stack:
 
     def advance(self) -> None:
         """Go once through the training images."""
+        steps = self.configs[0].steps_per_epoch
         with arithmetic(self.precision, self.device):
-            self._program.advance(self.epoch, self.configs[0].steps_per_epoch)
+            if self._captured is not None:
+                self._captured.advance(self.epoch, steps)
+            else:
+                for group in self.groups:
+                    group.prepare(self.epoch)
+                    for step in range(steps):
+                        group.step(step)
         self.epoch += 1
 
     def measure(self) -> list[Epoch]:
         """Return losses and accuracies over all images, without dropout, and the rate of the last epoch."""
         with arithmetic(self.precision, self.device):
-            totals = self._program.evaluate()
+            captured = self._captured
+            totals = captured.evaluate() if captured else [group.evaluate() for group in self.groups]
         return [epoch for group, sums in zip(self.groups, totals, strict=True) for epoch in group.read(sums)]
 
     def states(self) -> list[ReplicaState]:
@@ -132,11 +133,7 @@ class Stack:
 
 
 class WrongStateError(ValueError):
-    """A state is not one of the run that it should be of.
-
-    Attributes:
-        replica: whose it should be, counted from 0.
-    """
+    """A state is not one of the run ``replica``, counted from 0, that it should be of."""
 
     def __init__(self, replica: int, names: Sequence[str]) -> None:
         super().__init__(f"its {', '.join(names)} are not those of the network")
@@ -151,19 +148,3 @@ def _check_states(expected: Sequence[ReplicaState], given: Sequence[ReplicaState
         if found != shapes:
             wrong = sorted(name for name in shapes.keys() | found.keys() if shapes.get(name) != found.get(name))
             raise WrongStateError(replica, wrong[:3])
-
-
-class _OneByOne:
-    """Groups that are computed one after another: replicas on a CPU, and runs of tasks anywhere."""
-
-    def __init__(self, replicas: Sequence[Any]) -> None:
-        self._replicas = replicas
-
-    def advance(self, epoch: int, steps: int) -> None:
-        for replica in self._replicas:
-            replica.prepare(epoch)
-            for step in range(steps):
-                replica.step(step)
-
-    def evaluate(self) -> list[Tensor]:
-        return [replica.evaluate() for replica in self._replicas]

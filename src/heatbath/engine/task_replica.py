@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from heatbath.data.datasets import epoch_orders, permutation
+from heatbath.data.datasets import permutation
 from heatbath.draws import Stream, orbits, random_bits
-from heatbath.engine.optimizers import run_optimizer
-from heatbath.runs.checkpoints import ReplicaState
+from heatbath.engine.optimizers import RunOptimizer
+from heatbath.engine.replicas import Replicas, draw_orders, like
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
 from heatbath.tasks.dropout import SeededDropout
@@ -38,7 +38,7 @@ def split_task(task: Task, validation: int, device: torch.device | str = "cpu") 
     return {name: part.to(device) for name, part in parts.items()}
 
 
-class TaskReplica:
+class TaskReplica(Replicas):
     """A single run.
 
     Args:
@@ -48,32 +48,13 @@ class TaskReplica:
     """
 
     def __init__(self, config: RunConfig, splits: Splits, precision: str) -> None:
-        self.configs = (config,)
-        self._config, self._splits = config, splits
-        self._task = live_task(config.task)
-        self._data = splits["train"]
-        self._device = self._data.inputs.device
-        self._bf16 = precision == "bf16"
+        self.configs, self._splits, self._data = (config,), splits, splits["train"]
+        self._task, self._device, self._bf16 = live_task(config.task), self._data.inputs.device, precision == "bf16"
         self._model = self._task.build(config.seed).to(self._device)
         trained = {name: one for name, one in self._model.named_parameters() if one.requires_grad}
-        self._names: list[str] = list(trained)
-        self._params: list[Tensor] = list(trained.values())
-        self._optimizer = run_optimizer(config, self._params)
-        self._chunk = evaluation_size(self._task)
+        self._names, self._params = list(trained), list(trained.values())
+        self._optimizer = RunOptimizer(config, self._params)
         self._draws = StepDraws(config.seed, self._device)
-
-    def prepare(self, epoch: int) -> None:
-        """Lay out the order of the samples and the multipliers of the rate for one epoch, counted from 0."""
-        config = self._config
-        rows = epoch_orders(len(self._data), [config.seed], epoch, self._device, config.sampling)[0]
-        self._rows = rows.split(config.batch_size)
-        self._optimizer.prepare(epoch)
-        self._taken = epoch * config.steps_per_epoch
-        self._model.train()
-
-    def step(self, at: int) -> None:
-        """Take step ``at`` of the epoch."""
-        self._optimizer.step(self.gradients(at), at)
 
     def gradients(self, at: int) -> list[Tensor]:
         """Return the gradients of step ``at``; buffers, such as running means, go on."""
@@ -83,7 +64,7 @@ class TaskReplica:
         with self._draws.forward(self._task, taken):
             loss = self._task.loss.mean(self._outputs(inputs), batch.targets)
         found = torch.autograd.grad(loss, self._params, allow_unused=True)
-        return [_like(param, grad) for param, grad in zip(self._params, found, strict=True)]
+        return [like(param, grad) for param, grad in zip(self._params, found, strict=True)]
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
@@ -93,32 +74,18 @@ class TaskReplica:
 
     def read(self, sums: Tensor) -> list[Epoch]:
         """Return what `evaluate` found."""
-        return [read_sums(self._task, self._splits, sums, self._optimizer.mean_rate)]
+        return [read_sums(self._task, self._splits, sums, *self._optimizer.mean_rates)]
 
-    def load(self, states: Sequence[ReplicaState]) -> None:
-        """Put it into this state."""
-        (state,) = states
-        self._optimizer.unit = float(state["unit"])
-        with torch.no_grad():
-            for kind, tensors in self._tensors().items():
-                for name, tensor in tensors.items():
-                    tensor.copy_(state[f"{kind}.{name}"])
+    def _lay_out(self, epoch: int) -> None:
+        (config,) = self.configs
+        self._rows = draw_orders(self.configs, len(self._data), epoch, self._device)[0].split(config.batch_size)
+        self._taken = epoch * config.steps_per_epoch
+        self._model.train()
 
-    @torch.no_grad()
-    def states(self) -> list[ReplicaState]:
-        """Return a copy of its state, on the CPU, without the number of the epoch."""
-        found = {
-            f"{kind}.{name}": tensor.detach().cpu().clone()
-            for kind, tensors in self._tensors().items()
-            for name, tensor in tensors.items()
-        }
-        return [{"unit": torch.tensor(self._optimizer.unit, dtype=torch.float64, device="cpu"), **found}]
-
-    def _tensors(self) -> dict[str, dict[str, Tensor]]:
-        """All that training changes."""
-        found = {"weight": self._params, **self._optimizer.state}
-        named = {kind: dict(zip(self._names, tensors, strict=True)) for kind, tensors in found.items()}
-        return {**named, "buffer": dict(self._model.named_buffers())}
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        buffers = ((f"buffer.{name}", one) for name, one in self._model.named_buffers())
+        for name, tensor in (*super()._tensors(), *buffers):
+            yield name, tensor[None]
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         if not self._bf16:
@@ -127,21 +94,16 @@ class TaskReplica:
             return read_outputs(self._model(inputs))
 
     def _sums(self, split: Samples) -> Tensor:
-        measures = (self._task.loss, *self._task.metrics)
+        measures, size = (self._task.loss, *self._task.metrics), evaluation_size(self._task)
         total = torch.zeros(len(measures), 2, dtype=torch.float64, device=self._device)
-        for inputs, targets in zip(split.inputs.split(self._chunk), split.targets.split(self._chunk), strict=True):
+        for inputs, targets in zip(split.inputs.split(size), split.targets.split(size), strict=True):
             outputs = self._outputs(inputs)
             total += torch.stack([torch.stack(measure.sums(outputs, targets)) for measure in measures])
         return total
 
 
 class StepDraws:
-    """The random numbers of one replica's steps, each a function of its seed and the step alone.
-
-    Args:
-        seed: of the run.
-        device: where it is trained.
-    """
+    """The random numbers of one replica's steps, each a function of its seed and the step alone."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._seed, self._device = seed, device
@@ -195,10 +157,3 @@ def read_sums(task: Task, splits: Splits, sums: Tensor, rate: float) -> Epoch:
 def evaluation_size(task: Task) -> int:
     """Return how many samples are evaluated at once: a fixed number for a task, as the last bits depend on it."""
     return max(1, min(500, 2**28 // max(1, probe(task).cost.activation_bytes)))
-
-
-def _like(param: Tensor, grad: Tensor | None) -> Tensor:
-    """The gradient laid out as its parameter, as the fused kernel needs it; zero where the loss does not use it."""
-    if grad is None:
-        return torch.zeros_like(param)
-    return grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)

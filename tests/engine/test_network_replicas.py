@@ -9,8 +9,7 @@ import torch
 from heatbath.data.datasets import Dataset
 from heatbath.data.image_sets import IMAGE_SETS
 from heatbath.engine import split_bf16
-from heatbath.engine.gpu_replicas import GpuReplicas, keeps_halves
-from heatbath.engine.replicas import Split
+from heatbath.engine.network_replicas import GpuReplicas, Split, keeps_halves
 from heatbath.engine.stack import Stack
 from heatbath.runs.configs import RunConfig
 

@@ -7,7 +7,7 @@ import torch
 from torch._inductor.utils import run_and_get_code
 
 import heatbath as hb
-from heatbath.engine.batched_sgd import linear_coefficients, linear_sgd
+from heatbath.engine.batched_optimizer import linear_coefficients, linear_sgd
 from heatbath.engine.split_bf16 import join, split
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
