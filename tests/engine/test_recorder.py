@@ -3,8 +3,8 @@
 import pytest
 
 from fake_engine import CONFIGS
+from heatbath.engine.campaign import Recorder
 from heatbath.engine.jobs import Job, Measured
-from heatbath.engine.recorder import Recorder
 from heatbath.runs.records import Epoch
 from heatbath.runs.store import Store
 from heatbath.system.locks import Owner

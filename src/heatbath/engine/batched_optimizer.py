@@ -22,21 +22,13 @@ from heatbath.runs.configs import RunConfig
 
 
 class BatchedOptimizer:
-    """Steps the parameters of runs that have the same optimizer, in place.
+    """Steps the parameters of runs that have the same optimizer, of shape (runs, ...), in place.
 
-    Args:
-        configs: the runs.
-        params: of shape (runs, ...).
-        gains: see `heatbath.engine.optimizers.RunOptimizer`.
-        rests: the lower halves, see `heatbath.engine.split_bf16`, of parameters of which ``params`` are the upper ones.
-        compiled: whether to compile the step.
-
-    Attributes:
-        state: tensors like the parameters, by their kind; of single precision or more.
-        unit: of the velocities.
+    See `heatbath.engine.optimizers.RunOptimizer` for ``gains`` and ``state``, which is of single precision or more;
+    ``rests`` are the lower halves, see `heatbath.engine.split_bf16`, of parameters of which ``params`` are the upper.
     """
 
-    unit = 1.0
+    unit = 1.0  # of the velocities
 
     def __init__(
         self,

@@ -14,15 +14,12 @@ from torch import Tensor, func
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from heatbath.engine.batched_optimizer import BatchedOptimizer
-from heatbath.engine.replicas import Replicas, draw_orders
-from heatbath.engine.task_replica import Splits, StepDraws, TaskReplica, evaluation_size, read_sums, split_task
+from heatbath.engine.task_replica import Splits, StepDraws, TaskReplica, TaskReplicas, split_task
 from heatbath.engine.traced_program import TracedProgram
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.records import Epoch
 from heatbath.tasks.dropout import SeededDropout, dropout_orbits
 from heatbath.tasks.losses import read_outputs
 from heatbath.tasks.probe import probe
-from heatbath.tasks.samples import Samples
 from heatbath.tasks.task import live_task
 
 TOLERANCE = 1e-3
@@ -31,22 +28,13 @@ TOLERANCE = 1e-3
 Tensors = dict[str, Tensor]
 
 
-class BatchedTask(Replicas):
-    """Any number of runs of one task.
-
-    Args:
-        configs: the runs.
-        splits: the data by name, on the device to train on.
-        precision: see `TaskReplica`.
-        compiled: whether to compile the gradients.
-    """
+class BatchedTask(TaskReplicas):
+    """Any number of runs of one task; ``compiled`` compiles their gradients."""
 
     _optimizer: BatchedOptimizer
 
     def __init__(self, configs: Sequence[RunConfig], splits: Splits, precision: str, compiled: bool = False) -> None:
-        self.configs, self._splits, self._data = tuple(configs), splits, splits["train"]
-        self._task, self._device = live_task(configs[0].task), splits["train"].inputs.device
-        self._bf16 = precision == "bf16"
+        super().__init__(configs, splits, precision)
         models = [self._task.build(config.seed).to(self._device) for config in configs]
         self._names = [name for name, one in models[0].named_parameters() if one.requires_grad]
         stacked, buffers = func.stack_module_state(models)
@@ -83,21 +71,9 @@ class BatchedTask(Replicas):
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
-        """Return sums and counts, of shape (splits, measures, 2, replicas)."""
-        self._model.eval()
+        """Return sums and counts, see `TaskReplicas.evaluate`."""
         with _batchable_attention(self._device):
-            return torch.stack([self._sums(split) for split in self._splits.values()])
-
-    def read(self, sums: Tensor) -> list[Epoch]:
-        """Return what `evaluate` found, one `Epoch` for each replica."""
-        rates, found = self._optimizer.mean_rates, sums.cpu().unbind(-1)
-        return [read_sums(self._task, self._splits, one, rate) for one, rate in zip(found, rates, strict=True)]
-
-    def _lay_out(self, epoch: int) -> None:
-        orders = draw_orders(self.configs, len(self._data), epoch, self._device)
-        self._rows = orders.split(self.configs[0].batch_size, dim=1)
-        self._taken = epoch * self.configs[0].steps_per_epoch
-        self._model.train()
+            return super().evaluate()
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from super()._tensors()
@@ -127,16 +103,10 @@ class BatchedTask(Replicas):
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             return read_outputs(func.functional_call(self._model, tensors, (inputs,)))
 
-    def _sums(self, split: Samples) -> Tensor:
-        measures = (self._task.loss, *self._task.metrics)
+    def _forward(self, inputs: Tensor) -> Tensor:
         tensors = {**self._trained(), **self._fixed, **self._buffers}
-        forward = func.vmap(self._call, in_dims=(0, None))
-        size = max(1, evaluation_size(self._task) // len(self.configs))
-        total = torch.zeros(len(measures), 2, len(self.configs), dtype=torch.float64, device=self._device)
-        for inputs, targets in zip(split.inputs.split(size), split.targets.split(size), strict=True):
-            for row, outputs in enumerate(forward(tensors, inputs)):
-                total[:, :, row] += torch.stack([torch.stack(one.sums(outputs, targets)) for one in measures])
-        return total
+        found: Tensor = func.vmap(self._call, in_dims=(0, None))(tensors, inputs)
+        return found
 
 
 @contextmanager

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 
-from heatbath.engine.executors.interface import Executor
+from heatbath.engine.executors.choice import Executor
 from heatbath.engine.job_queue import JobQueue
 from heatbath.engine.jobs import Ended, Job, Measured, Outcome
 from heatbath.engine.preflight import core_seconds
-from heatbath.engine.progress import Tally
-from heatbath.engine.recorder import Recorder
+from heatbath.engine.progress import Tally, count_runs
+from heatbath.runs.checkpoints import Saver
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import ENDED
-from heatbath.runs.store import Store
+from heatbath.runs.store import Store, Update
 from heatbath.system import locks
 
 _CLAIMED_AHEAD = 8  # a driver of many workers claims for an eighth of them at once, in one transaction
@@ -22,21 +22,12 @@ _POLL, _LONGEST_POLL = 0.3, 3.0  # seconds between two looks at the runs of anot
 
 
 class Campaign:
-    """Trains what is left of some runs in a store.
-
-    Args:
-        store: where they are, asked for already.
-        configs: the runs, each once.
-        executor: trains them.
-        tally: counts them.
-        stack: the most runs in one stack; None leaves it to the executor.
-    """
+    """Trains what is left of some runs, which have been asked for in a store; see `JobQueue` for ``stack``."""
 
     def __init__(
-        self, store: Store, configs: Collection[RunConfig], executor: Executor, tally: Tally, stack: int | None = None
+        self, store: Store, configs: Mapping[str, RunConfig], executor: Executor, tally: Tally, stack: int | None
     ) -> None:
-        self._store, self._configs = store, {config.run: config for config in configs}
-        self._executor, self._tally = executor, tally
+        self._store, self._configs, self._executor, self._tally = store, configs, executor, tally
         locks.tidy(store.owners)
         self._owner = locks.Owner(store.owners)
         self._recorder = Recorder(store, self._owner)
@@ -56,16 +47,16 @@ class Campaign:
             if self._queue.handed_out > before:
                 idle = _POLL
             else:
-                self._tally.say(f"another process is training {_runs(len(left))}; waiting", once=True)
+                self._tally.say(f"another process is training {count_runs(len(left))}; waiting", once=True)
                 time.sleep(idle)
                 idle = min(2.0 * idle, _LONGEST_POLL)
-        self._queue.clean(self._ended())
+        self._queue.shelf.clean(self._ended())
 
     def close(self) -> None:
         """Give back what was claimed, and remove what the workers, which must have ended, were writing."""
         self._store.release(self._owner)
         self._owner.close()
-        self._queue.remove_partial()
+        self._queue.shelf.remove_partial(self._queue.is_alive)
 
     def _ended(self) -> list[str]:
         return [run for run, status in self._store.statuses().items() if status in ENDED]
@@ -78,15 +69,14 @@ class Campaign:
         self._queue.fill(configs)
         seconds = core_seconds(configs, self._tally.remaining)
         places, threads = self._executor.places(configs, len(self._queue), seconds)
-        for model, runs, stacks, size in self._queue.outline():
+        for model, sizes in self._queue.outline().items():
             where = f"on {places} x {threads} thread{'s' * (threads != 1)}"
             if self._executor.device != "cpu":
-                where = "in one stack" if stacks == 1 else f"in {stacks} stacks of up to {size}"
+                where = "in one stack" if len(sizes) == 1 else f"in {len(sizes)} stacks of up to {max(sizes)}"
                 where += f" on {places} GPUs" * (places > 1)
-            self._tally.say(f"trains {_runs(runs)} of {model} {where}", once=True, routine=True)
+            self._tally.say(f"trains {count_runs(sum(sizes))} of {model} {where}", once=True, routine=True)
         self._queue.ahead = max(1, places // _CLAIMED_AHEAD)
-        outcomes: Iterator[tuple[Job, Outcome] | None] = self._executor.train(self._queue.next, places)
-        with closing(outcomes):  # type: ignore[type-var]
+        with closing(self._executor.train(self._queue.next, places)) as outcomes:  # type: ignore[type-var]
             try:
                 for found in outcomes:
                     if found is None:
@@ -106,6 +96,7 @@ class Campaign:
             self._recorder.end(job)
         else:
             self._recorder.flush()
+            self._recorder.drop(job)
             self._try_again(job, outcome)
 
     def _take(self, job: Job, measured: Measured) -> None:
@@ -113,14 +104,13 @@ class Campaign:
         self._tally.count(job, measured)
         if measured.memory is not None:
             used, total = (size / 1e9 for size in measured.memory)
-            stack = f"{_runs(len(job.configs))} in a stack"
+            stack = f"{count_runs(len(job.configs))} in a stack"
             self._tally.say(f"{stack}: {used:.1f} GB of {total:.0f} GB", once=True, routine=True)
         if "computed" in measured.origin and self._executor.device != "cpu":
             runs = f"runs of {job.configs[0].model}"
             self._tally.say(f"{runs} are computed {measured.origin['computed']}", once=True, routine=True)
 
     def _try_again(self, job: Job, end: Ended) -> None:
-        self._recorder.drop(job)
         if end.how == "no memory":
             if len(job.configs) == 1:
                 raise MemoryError(end.reason)
@@ -131,5 +121,54 @@ class Campaign:
         self._tally.say(lost if end.how == "lost" else "a checkpoint cannot be read and is not used")
 
 
-def _runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"
+class Recorder:
+    """Holds what an owner's jobs measured until a checkpoint has it, and then records all of it in one transaction."""
+
+    def __init__(self, store: Store, owner: locks.Owner) -> None:
+        self._store, self._owner = store, owner
+        self._unsaved: dict[str, list[Measured]] = {}
+        self._ready: list[tuple[Job, list[Measured]]] = []
+        self._ended: list[Job] = []
+
+    def record(self, job: Job, measured: Measured) -> None:
+        """Take what a job has measured; `flush` records it, if a checkpoint has it or the job has ended."""
+        self._unsaved.setdefault(job.name, []).append(measured)
+        if measured.durable:
+            self._ready.append((job, self._unsaved.pop(job.name)))
+
+    def end(self, job: Job) -> None:
+        """Take note that a job has ended: its checkpoints are removed when all of it is recorded."""
+        self._ended.append(job)
+
+    def drop(self, job: Job) -> None:
+        """Forget what no checkpoint has: the job will be trained again from the last one."""
+        self._unsaved.pop(job.name, None)
+
+    def flush(self) -> None:
+        """Record what is ready.
+
+        Raises:
+            OSError: it could not be recorded; the checkpoints have it still.
+        """
+        ready, self._ready = self._ready, []
+        if ready:
+            self._store.save(self._owner, [update for job, parts in ready for update in _updates(job, parts)])
+        ended, self._ended = self._ended, []
+        for job in ended:
+            Saver(self._store.checkpoints, job.name).remove()
+
+
+def _updates(job: Job, parts: Sequence[Measured]) -> Iterator[Update]:
+    seconds = sum(part.seconds for part in parts) / len(job.configs)
+    last, first = parts[-1], parts[0].first
+    for k, config in enumerate(job.configs):
+        epochs = [epoch for part in parts for epoch in part.epochs[k]]
+        if config.run in last.diverged:
+            status = "diverged"
+        elif epochs:
+            status = "finished" if first + len(epochs) == config.epochs else "running"
+        else:  # it has diverged before
+            continue
+        file = job.sources[k] if last.restored else None
+        checkpoint = last.checkpoint if file is None else file.name
+        yield Update(config.run, first, epochs, status, seconds, last.origin, checkpoint)

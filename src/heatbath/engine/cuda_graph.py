@@ -12,14 +12,9 @@ from heatbath.engine.precision import arithmetic
 
 
 class CapturedGroups:
-    """Groups of replicas on a GPU, each on a stream of its own.
+    """Groups of replicas on a GPU, each on a stream of its own, loaded after the capture, which changes weights.
 
-    A step reads what changes (which images, with which coefficients) from the device, by its number there.
-
-    Args:
-        groups: whose weights are still to be loaded, as the capture changes them.
-        device: the GPU.
-        precision: of the products.
+    A step reads what varies (which images, with which coefficients) from the device, by its number there.
     """
 
     def __init__(self, groups: Sequence[GpuReplicas], device: torch.device, precision: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from heatbath.engine import planning
 from heatbath.engine.jobs import Job
-from heatbath.engine.progress import Tally
+from heatbath.engine.progress import Tally, count_runs
 from heatbath.runs.checkpoints import SavedAt, Shelf
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.store import Store
@@ -17,19 +17,15 @@ from heatbath.system.locks import Owner, is_alive
 
 
 class JobQueue:
-    """Hands out jobs.
+    """Hands out jobs, of runs that are claimed in a store for an owner.
 
     Args:
-        store: where the runs are claimed.
-        owner: for whom.
+        store: where the runs are.
+        owner: of those that are claimed.
         tally: is told which runs have lost a part of their epochs, and why.
-        stack_size: how many runs of a kind make one stack.
-        largest: the most runs in a stack; None leaves it to ``stack_size``.
+        stack_size: how many runs of a kind make one stack, of at most ``largest``.
+        largest: None leaves it to ``stack_size``.
         slots: how many stacks there should be at least, so that none of as many devices is idle.
-
-    Attributes:
-        handed_out: how many jobs there were so far.
-        ahead: how many stacks are claimed at once.
     """
 
     def __init__(
@@ -43,19 +39,20 @@ class JobQueue:
     ) -> None:
         self._store, self._owner, self._tally = store, owner, tally
         self._stack_size, self._largest, self._slots = stack_size, largest, slots
-        self._shelf, self._reported_damage = Shelf(store.checkpoints), 0
+        self.shelf, self._reported_damage = Shelf(store.checkpoints), 0
         self._halved: dict[tuple[Any, ...], int] = {}
         self._stacks: deque[list[RunConfig]] = deque()
         self._claimed: deque[tuple[list[RunConfig], dict[str, int], dict[str, SavedAt]]] = deque()
-        self.handed_out, self.ahead = 0, 1
+        self.handed_out, self.ahead = 0, 1  # how many jobs there were; how many stacks are claimed at once
 
     def __len__(self) -> int:
         return len(self._stacks) + len(self._claimed)
 
     def fill(self, configs: Sequence[RunConfig]) -> None:
         """Put runs, and nothing else, into the queue, in stacks of equal size; of several devices, large ones first."""
-        self.prune()
-        found = self._shelf.find(config.run for config in configs)
+        self.shelf.prune(self.is_alive)
+        self.shelf.remove_partial(self.is_alive)
+        found = self.shelf.find(config.run for config in configs)
         groups: dict[tuple[Any, ...], list[RunConfig]] = {}
         for config in configs:
             groups.setdefault((planning.stack_key(config), _epoch(config, found)), []).append(config)
@@ -74,7 +71,7 @@ class JobQueue:
     def put_back(self, job: Job, *, damaged: bool = False) -> None:
         """Queue the runs of a job again; if a checkpoint of it is damaged and still there, without them."""
         if damaged and all(file is not None and file.exists() for file in job.sources):
-            self._shelf.refuse(job.sources)
+            self.shelf.refuse(job.sources)
         self._stacks.append(list(job.configs))
 
     def halve(self, job: Job) -> int:
@@ -110,45 +107,33 @@ class JobQueue:
         if not recorded:
             return
         # Looked up after the claim: from now on nobody else moves them.
-        found = self._shelf.find(recorded)
+        found = self.shelf.find(recorded)
         for members in asked:
             ours = [config for config in members if config.run in recorded]
             if ours:
                 self._claimed.append((ours, recorded, found))
 
-    def outline(self) -> Iterator[tuple[str, int, int, int]]:
-        """Return, for each network, its name, its runs, its stacks and the size of the largest."""
+    def outline(self) -> dict[str, list[int]]:
+        """Return, for each network, the sizes of its stacks."""
         sizes: dict[str, list[int]] = {}
         for members in self._stacks:
             sizes.setdefault(members[0].model, []).append(len(members))
-        for model, stacks in sizes.items():
-            yield model, sum(stacks), len(stacks), max(stacks)
+        return sizes
 
-    def prune(self) -> None:
-        """Remove checkpoints that later ones have made superfluous, of processes that are gone."""
-        self._shelf.prune(self._is_alive)
-        self.remove_partial()
-
-    def remove_partial(self) -> None:
-        """Remove checkpoints that processes have left half written."""
-        self._shelf.remove_partial(self._is_alive)
-
-    def clean(self, ended: Iterable[str]) -> None:
-        """Remove the checkpoints whose runs have all ended, and those that are damaged."""
-        self._shelf.clean(ended)
-
-    def _is_alive(self, owner: str) -> bool:
+    def is_alive(self, owner: str) -> bool:
+        """Return whether the process that wrote a checkpoint still runs."""
         return is_alive(self._store.owners, owner)
 
     def _explain_losses(self, configs: Sequence[RunConfig], epoch: int, recorded: Mapping[str, int]) -> None:
-        new, self._reported_damage = self._shelf.damaged[self._reported_damage :], len(self._shelf.damaged)
+        new, self._reported_damage = self.shelf.damaged[self._reported_damage :], len(self.shelf.damaged)
         for file in new:
             self._tally.say(f"the checkpoint {file.name} is damaged and not used")
         back = sum(recorded[config.run] > epoch for config in configs)
         if back:
             where = f"go on after epoch {epoch}" if epoch else "start over"
-            runs = f"{back} run{'s' * (back != 1)}"
-            self._tally.say(f"{runs} without a checkpoint of the last epoch {where}; the numbers will be the same")
+            self._tally.say(
+                f"{count_runs(back)} without a checkpoint of the last epoch {where}; the numbers will be the same"
+            )
 
 
 def _size(members: Sequence[RunConfig]) -> float:

@@ -27,39 +27,25 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a stack has measured since it last told.
+    """What a stack has measured since it last told."""
 
-    Attributes:
-        first: how many epochs came before.
-        epochs: for each run; nothing for one that has diverged before.
-        diverged: the runs whose loss is no number after that.
-        checkpoint: the file that has it all, if one was written; what is restored is in the job's sources.
-        durable: whether it is time to record it: there is a checkpoint, or the stack has ended.
-        restored: whether it was measured by an earlier process and read from a checkpoint.
-        seconds: that it took, for the whole stack.
-        origin: what worked on it.
-        memory: bytes used and there, on a GPU.
-    """
-
-    first: int
-    epochs: tuple[tuple[Epoch, ...], ...]
-    diverged: frozenset[str] = frozenset()
-    checkpoint: str | None = None
-    durable: bool = True
-    restored: bool = False
-    seconds: float = 0.0
-    origin: Origin = field(default_factory=dict)
-    memory: tuple[int, int] | None = None
+    first: int  # how many epochs came before
+    epochs: tuple[tuple[Epoch, ...], ...]  # for each run; nothing for one that has diverged before
+    diverged: frozenset[str] = frozenset()  # the runs whose loss is no number after that
+    checkpoint: str | None = None  # the file that has it all, if one was written
+    durable: bool = True  # whether it is time to record it: there is a checkpoint, or the stack has ended
+    restored: bool = False  # whether an earlier process measured it: it was read from the job's sources
+    seconds: float = 0.0  # that it took, for the whole stack
+    origin: Origin = field(default_factory=dict)  # what worked on it
+    memory: tuple[int, int] | None = None  # bytes used and there, on a GPU
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended.
+    """How a job ended, and why in words, unless it is done.
 
-    Attributes:
-        how: ``"done"``; ``"lost"``, its worker is gone; ``"damaged"``, a checkpoint cannot be read and is out of the
-            way now; ``"no memory"``, the stack does not fit; ``"no data"``, its worker cannot find the data set.
-        reason: why, in words, unless it is done.
+    ``"lost"``: its worker is gone; ``"damaged"``: a checkpoint cannot be read and is out of the way now;
+    ``"no memory"``: the stack does not fit; ``"no data"``: its worker cannot find the data set.
     """
 
     how: Literal["done", "lost", "damaged", "no memory", "no data"] = "done"

@@ -76,7 +76,7 @@ class NetworkReplicas(Replicas):
         stored: torch.dtype | None = None,
     ) -> None:
         self.configs, self._network, self._splits = tuple(configs), network, splits
-        self._data, self._names = splits["train"], network.names
+        self._data, self._count, self._names = splits["train"], len(splits["train"].labels), network.names
         self._device, self._batch_size = self._data.images.device, configs[0].batch_size
         self._dtype = {"bf16": torch.bfloat16, "fp64": torch.float64}.get(precision, torch.float32)
         kept = torch.promote_types(self._dtype, torch.float32)
@@ -138,25 +138,12 @@ class CpuReplica(NetworkReplicas):
         found = torch.autograd.grad(loss, self._params)
         return [like(param, grad) for param, grad in zip(self._params, found, strict=True)]
 
-    def _lay_out(self, epoch: int) -> None:
-        rows = draw_orders(self.configs, len(self._data.labels), epoch, self._device)
-        self._rows = rows.split(self._batch_size, 1)
-        self._taken = epoch * self.configs[0].steps_per_epoch
-
 
 class GpuReplicas(NetworkReplicas):
     """Any number of replicas if the network stacks, else one: one call steps them all, and can be captured.
 
-    On a CPU it computes the same, which is how it is tested.
-
-    Args:
-        configs: the runs.
-        network: how they are computed.
-        splits: the data by name, on the device to train on.
-        precision: see `NetworkReplicas`.
-        compiled: whether to compile the step.
-        halved: whether to keep the weights in two halves, see `heatbath.engine.split_bf16`; by default where only this
-            step, compiled for a GPU, goes over them, in one pass over memory.
+    On a CPU it computes the same, which is how it is tested. Weights are kept in two halves, see
+    `heatbath.engine.split_bf16`, by default where only this step, compiled for a GPU, goes over them, in one pass.
     """
 
     _optimizer: BatchedOptimizer
@@ -180,8 +167,7 @@ class GpuReplicas(NetworkReplicas):
         self._loss: Any = compile_once(summed_loss) if compiled else summed_loss
         self._sum_up = compile_once(evaluation_sums) if compiled else evaluation_sums
         # What a step reads, by its number: filled anew for each epoch, in place, as a captured graph knows the place.
-        steps, self._count = configs[0].steps_per_epoch, len(self._data.labels)
-        shape = len(configs), steps, self._batch_size
+        shape = len(configs), configs[0].steps_per_epoch, self._batch_size
         self._rows = torch.zeros(shape, dtype=torch.int64, device=self._device)
         self._taken = torch.zeros(1, dtype=torch.int64, device=self._device)
         self._sample_weights = _sample_weights(self._count, self._batch_size).to(self._device)

@@ -14,16 +14,7 @@ from heatbath.system.machine import check_device
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How runs are trained; none of their numbers depends on it.
-
-    Attributes:
-        device: "auto" (the GPUs, if there are any), "cpu", "cuda" (all GPUs that torch sees) or "cuda:1" (the second).
-        data_dir: where to look for the data first.
-        workers: how many processes, on a CPU; None takes as many as is fastest.
-        stack: the most runs in one stack; None takes as many as there is memory for.
-        checkpoint_seconds: the least time between two checkpoints of a stack.
-        executor: who trains, see `heatbath.engine.executors.choice.find_executor`; None is this machine.
-        mix_origins: whether a run may go on with another torch, precision or kind of device than it was begun with.
+    """How runs are trained, see `heatbath.run`; none of their numbers depends on it.
 
     Raises:
         ValueError: an option is not allowed, or there is no such folder of data.
@@ -51,12 +42,7 @@ class Options:
         from heatbath.data.downloads import check_data_dir  # it brings http and ssl, 13 ms of a command's start
 
         check_data_dir(self.data_dir)
-        object.__setattr__(self, "data_dir", _absolute(self.data_dir))
-
-
-def _absolute(data_dir: str | os.PathLike[str] | None) -> Path | None:
-    """The folder to look in first, from here on: the working folder may change before the last run has ended."""
-    if data_dir is not None:
-        return Path(data_dir).expanduser().absolute()
-    named = Path(os.environ.get("HEATBATH_DATA") or "/").expanduser()
-    return None if named.is_absolute() or not named.is_dir() else named.absolute()
+        # From here on: the working folder may change before the last run has ended.
+        folder = Path(self.data_dir or os.environ.get("HEATBATH_DATA") or "/").expanduser()
+        if self.data_dir is not None or (not folder.is_absolute() and folder.is_dir()):
+            object.__setattr__(self, "data_dir", folder.absolute())

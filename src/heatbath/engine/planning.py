@@ -30,12 +30,7 @@ def plan_stacks(configs: Sequence[RunConfig], device: torch.device | str, free_b
     """Return how many replicas of such runs to train in one stack.
 
     On a CPU it is one: processes share its cores better than a batched product does. On a GPU it is what fills it, as
-    long as it fits into four fifths of the free memory.
-
-    Args:
-        configs: runs that agree in `stack_key`.
-        device: where they are to be trained.
-        free_bytes: the memory there; asked for by default.
+    long as it fits into four fifths of the free memory, which is asked for by default.
     """
     device = torch.device(device)
     if device.type == "cpu":

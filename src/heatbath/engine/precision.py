@@ -16,12 +16,9 @@ import torch
 
 @contextmanager
 def arithmetic(precision: str, device: torch.device, *, search: bool = True) -> Iterator[None]:
-    """Products of this precision inside; outside, what was set before.
+    """Products of this precision inside; outside, what was set before. A CPU never rounds single precision.
 
-    Args:
-        precision: ``"fp32"``, ``"tf32"`` or ``"bf16"``. A CPU never rounds single precision.
-        device: where they are computed.
-        search: whether cuDNN looks for the algorithm that is fastest alone, or takes the one that it expects to be.
+    With ``search`` cuDNN looks for the algorithm that is fastest alone, else it takes the one that it expects to be.
     """
     cudnn: Any = torch.backends.cudnn
     rounds = device.type == "cuda" and precision != "fp32"

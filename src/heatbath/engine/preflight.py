@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+
+import torch
 
 from heatbath.engine import planning
 from heatbath.engine.options import Options
-from heatbath.engine.progress import Tally
+from heatbath.engine.progress import Tally, count_runs
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.records import Origin, Record
+from heatbath.runs.records import Record
 from heatbath.runs.store import Store
 from heatbath.system import machine
 from heatbath.tasks.probe import probe
@@ -52,8 +55,8 @@ def introduce_tasks(configs: Sequence[RunConfig], store: Store, tally: Tally) ->
         others = [other.facts for other in stored if other.facts.name == task.name and other != task]
         if others:
             parts = dict.fromkeys(part for other in others for part in other.changes(task.facts))
-            runs = f"{len(others)} run{'s' * (len(others) != 1)} in the store"
-            tally.say(f"the task {task.name} has changed since {runs} ({', '.join(parts)}), which stay as they are")
+            runs = f"{count_runs(len(others))} in the store ({', '.join(parts)})"
+            tally.say(f"the task {task.name} has changed since {runs}, which stay as they are")
 
 
 def _size(count: int) -> str:
@@ -66,13 +69,15 @@ def check_origins(records: Iterable[Record], device: str, tally: Tally, options:
     Raises:
         ValueError: there are such runs, and it was not asked for.
     """
-    differing: dict[str, int] = {}
+    differing = Counter[str]()
     for record in records:
-        if record.epochs and record.epochs[-1].origin:
-            then, now = _kind(record.epochs[-1].origin), _kind(_origin_here(record.config, device))
-            changed = [f"{name} {then[name]}, here {now[name]}" for name in now if then[name] not in ("", now[name])]
-            if changed:
-                differing["; ".join(changed)] = differing.get("; ".join(changed), 0) + 1
+        then = record.epochs[-1].origin if record.epochs else {}
+        now = {"torch": str(torch.__version__), "device": "CPU" if device == "cpu" else "GPU"}
+        now["precision"] = planning.resolve_precision(record.config, torch.device(device))
+        had = {name: _kind(name, then.get(name, "")) for name in ("torch", "precision", "device")}
+        changed = [f"{name} {one}, here {now[name]}" for name, one in had.items() if one not in ("", now[name])]
+        if changed:
+            differing["; ".join(changed)] += 1
     for words, count in differing.items():
         begun = f"{count} run{'s were' if count > 1 else ' was'} begun with {words}"
         if not options.mix_origins:
@@ -80,18 +85,9 @@ def check_origins(records: Iterable[Record], device: str, tally: Tally, options:
         tally.say(f"{begun}; their epochs will say which were made where")
 
 
-def _origin_here(config: RunConfig, device: str) -> Origin:
-    import torch
-
-    precision = planning.resolve_precision(config, torch.device(device))
-    return {"torch": str(torch.__version__), "precision": precision, "device": "CPU" if device == "cpu" else "GPU"}
-
-
-def _kind(origin: Origin) -> dict[str, str]:
-    """What the numbers of a run depend on, to the last bits."""
-    device = origin.get("device", "")
-    kind = device and ("CPU" if device.startswith("CPU") else "GPU")
-    return {"torch": origin.get("torch", ""), "precision": origin.get("precision", ""), "device": kind}
+def _kind(name: str, origin: str) -> str:
+    """What the numbers of a run depend on, to the last bits: of a device only whether it is a CPU."""
+    return ("CPU" if origin.startswith("CPU") else "GPU") if name == "device" and origin else origin
 
 
 def _roughly(seconds: float) -> str:

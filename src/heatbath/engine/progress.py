@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from heatbath.engine.jobs import Job, Measured
@@ -38,12 +38,7 @@ class Progress:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, with how far the call came; what was finished is in the store.
-
-    Args:
-        runs_done: how many runs have ended.
-        runs_total: how many were asked for.
-    """
+    """Ctrl-C, with how far the call came; what was finished is in the store."""
 
     def __init__(self, runs_done: int, runs_total: int) -> None:
         self.runs_done, self.runs_total = runs_done, runs_total
@@ -69,15 +64,13 @@ class Tally:
         recorded: Mapping[str, int | None],
         tell: Callable[[Progress], None] | None = None,
     ) -> None:
-        self.remaining: dict[str, int] = {}
-        for config in configs:
-            done = recorded.get(config.run, 0)
-            if done is not None:
-                self.remaining[config.run] = config.epochs - done
-        self._total, self._tell = len(configs), tell
+        had = ((config, recorded.get(config.run, 0)) for config in configs)
+        self.remaining = {config.run: config.epochs - done for config, done in had if done is not None}
+        self._total, self._tell = len(configs), tell or (lambda _: None)
         self._epochs_left = sum(self.remaining.values())
         self._start, self._epochs_done = time.monotonic(), 0
-        self._accuracies: dict[str, float] = {}
+        self._accuracies: dict[str, float] = {}  # of the runs in training
+        self._summed = 0.0  # over them: a report costs the same, however many there are
         self._accuracy: float | None = None
         self._said: set[str] = set()
 
@@ -85,27 +78,26 @@ class Tally:
     def progress(self) -> Progress:
         """How far it is."""
         ended, done = self._total - len(self.remaining), self._epochs_done
-        return Progress(
-            self._total, ended, done + self._epochs_left, done, self._accuracy, time.monotonic() - self._start
-        )
+        seconds = time.monotonic() - self._start
+        return Progress(self._total, ended, done + self._epochs_left, done, self._accuracy, seconds)
 
     def say(self, message: str, *, once: bool = False, routine: bool = False) -> None:
         """Tell whoever follows something."""
-        if self._tell is not None and not (once and message in self._said):
-            self._said.add(message)
+        if not (once and message in self._said):
+            if once:
+                self._said.add(message)
             self._tell(replace(self.progress, message=message, routine=routine))
 
     def tell_download(self, name: str, here: int, size: int) -> None:
         """Tell how much of a file has been fetched."""
-        if self._tell is not None:
-            self._tell(replace(self.progress, download=(name, here, size)))
+        self._tell(replace(self.progress, download=(name, here, size)))
 
-    def strike(self, ended: Collection[str]) -> None:
+    def strike(self, ended: Iterable[str]) -> None:
         """Strike out the runs that have ended, here or in another process."""
-        struck = [run for run in ended if run in self.remaining]
-        for run in struck:
-            self._epochs_left -= self.remaining.pop(run)
-        if struck and self._tell is not None:
+        before = len(self.remaining)
+        for run in ended:
+            self._epochs_left -= self.remaining.pop(run, 0)
+        if len(self.remaining) < before:
             self._tell(self.progress)
 
     def count(self, job: Job, measured: Measured) -> None:
@@ -117,12 +109,17 @@ class Tally:
                 self._epochs_left += left - self.remaining[config.run]
                 self.remaining[config.run] = left
                 if "test_accuracy" in epochs[-1].metrics:  # which not every task measures
+                    self._summed += epochs[-1].test_accuracy - self._accuracies.get(config.run, 0.0)
                     self._accuracies[config.run] = epochs[-1].test_accuracy
         if self._accuracies:
-            self._accuracy = sum(self._accuracies.values()) / len(self._accuracies)
+            self._accuracy = self._summed / len(self._accuracies)
         for config in job.configs:
             if config.run in measured.diverged or self.remaining.get(config.run) == 0:
                 self._epochs_left -= self.remaining.pop(config.run, 0)
-                self._accuracies.pop(config.run, None)
-        if self._tell is not None:
-            self._tell(self.progress)
+                self._summed -= self._accuracies.pop(config.run, 0.0)
+        self._tell(self.progress)
+
+
+def count_runs(number: int) -> str:
+    """Return a number of runs in words."""
+    return "1 run" if number == 1 else f"{number} runs"

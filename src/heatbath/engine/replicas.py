@@ -28,6 +28,8 @@ class Replicas(ABC):
     _names: Sequence[str]
     _params: list[Tensor]
     _optimizer: RunOptimizer | BatchedOptimizer
+    _count: int  # of training samples
+    _device: torch.device
 
     def prepare(self, epoch: int) -> None:
         """Lay out the order of the samples and the multipliers of the rate for one epoch, counted from 0."""
@@ -68,9 +70,11 @@ class Replicas(ABC):
         rows = range(len(self.configs))
         return [{"unit": unit, **{name: stack[row].clone() for name, stack in stacks.items()}} for row in rows]
 
-    @abstractmethod
     def _lay_out(self, epoch: int) -> None:
-        """Fill in which samples the steps of an epoch take."""
+        """Set which samples the steps of an epoch take, and how many steps came before."""
+        orders = draw_orders(self.configs, self._count, epoch, self._device)
+        self._rows: Any = orders.split(self.configs[0].batch_size, 1)
+        self._taken: Any = epoch * self.configs[0].steps_per_epoch
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         """All that training changes, by kind and name, of shape (replicas, ...)."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from heatbath.engine.executors.choice import find_executor
+from heatbath.engine.executors.choice import Executor, find_executor
 from heatbath.engine.options import Options
 from heatbath.engine.progress import Interrupted, Progress, Tally
 from heatbath.engine.progress_bar import watch
@@ -21,9 +20,6 @@ from heatbath.runs.database import no_space
 from heatbath.runs.records import ENDED, Record
 from heatbath.runs.store import Store
 from heatbath.system.folders import check_folder
-
-if TYPE_CHECKING:
-    from heatbath.engine.executors.interface import Executor
 
 _THROWN_AWAY = 60.0  # seconds between checkpoints in a store that does not outlive the call
 
@@ -102,33 +98,31 @@ def complete(
 ) -> Records:
     """`run` with its options in one object.
 
-    Args:
-        configs: see `run`, as for the next three.
-        store: the folder.
-        options: how to train.
-        progress: called after each epoch.
-        open_store: called once, with the folder.
-        executor: called once, where there is anything to train, with the options and the folder of the checkpoints;
-            by default what the options name.
+    ``open_store`` is called once, with the folder; ``executor`` once, where there is anything to train, with the
+    options and the folder of the checkpoints: by default what the options name.
     """
     if isinstance(configs, RunConfig):
         raise TypeError("configs must be a list of RunConfigs, even of one")
     asked, executor = list(configs), executor or find_executor(options.executor)
-    for config in asked:
-        if not isinstance(config, RunConfig):
-            raise TypeError(f"configs must be RunConfigs, got {config!r}")
+    if foreign := [config for config in asked if not isinstance(config, RunConfig)]:
+        raise TypeError(f"configs must be RunConfigs, got {foreign[0]!r}")
     if not asked:
         return Records()
     if store is None:
         options = replace(options, checkpoint_seconds=max(options.checkpoint_seconds, _THROWN_AWAY))
         with tempfile.TemporaryDirectory(prefix="heatbath-") as place:
             return complete(asked, place, options, progress, open_store=open_store, executor=executor)
-    with open_store(Path(store)) as results, _plain_full_disk(results.path):
+    with open_store(Path(store)) as results:
         records = {record.run: record for record in results.survey(config.run for config in asked)[0]}
         if any(config.run not in records or records[config.run].status not in ENDED for config in asked):
             check_folder(Path(store), "store")
-            with watch(progress) as follow:
-                _train({config.run: config for config in asked}, records, results, options, follow, executor)
+            try:
+                with watch(progress) as follow:
+                    _train({config.run: config for config in asked}, records, results, options, follow, executor)
+            except OSError as error:
+                if is_disk_full(error):
+                    raise OSError(no_space(results.path)) from None
+                raise
             records = {record.run: record for record in results.records(config.run for config in asked)}
     # With the configs that were asked for, whose tasks have their code.
     return Records(replace(records[config.run], config=config) for config in asked)
@@ -161,7 +155,7 @@ def _train(
             whole = len(damage.epochs) >= configs[run].epochs
             what = "; all its epochs are sound, and it counts as finished" if whole else " and is trained again"
             tally.say(f"run {run} was damaged in the store ({damage.reason}){what}")
-        campaign = Campaign(results, configs.values(), chosen, tally, options.stack)
+        campaign = Campaign(results, configs, chosen, tally, options.stack)
         try:
             campaign.finish()
         finally:
@@ -170,13 +164,3 @@ def _train(
     except KeyboardInterrupt:
         at = tally.progress
         raise Interrupted(at.runs_done, at.runs_total) from None
-
-
-@contextmanager
-def _plain_full_disk(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if is_disk_full(error):
-            raise OSError(no_space(folder)) from None
-        raise

@@ -12,15 +12,10 @@ from heatbath.runs.configs import RunConfig
 def take_shard(
     configs: Sequence[RunConfig], shard: str | None, environment: Mapping[str, str] = os.environ
 ) -> list[RunConfig]:
-    """Return the ``k``-th of ``n`` parts of some runs, each run once.
+    """Return the ``k``-th of ``n`` parts of some runs, each run once, for the shard ``"k/n"``; None is all of them.
 
     Runs are dealt out in the order of their names, so that parts of one call never overlap, make up the whole, and
-    differ by at most one in size, whoever asks.
-
-    Args:
-        configs: the runs.
-        shard: ``"k/n"`` with ``1 <= k <= n``, or ``"auto"``: then a Slurm array says both. None is all of them.
-        environment: where Slurm says it.
+    differ by at most one in size, whoever asks. With ``"auto"`` a Slurm array says both numbers, in the environment.
 
     Raises:
         ValueError: the shard is neither, or there is no Slurm array.

@@ -40,7 +40,6 @@ class Stack:
         features: what VGG16's convolutions start from; by default looked for, where the runs name them.
 
     Attributes:
-        configs: the runs.
         groups: the replicas that are computed in one call each.
         epoch: how many epochs they have completed.
         precision: the one in use, never ``"auto"``.

@@ -1,19 +1,20 @@
-"""One run of a user's task, computed alone: its own module, stepped by the optimizer's own function."""
+"""Runs of a user's task: one alone, stepped by the optimizer's own function, and what batched ones share with it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heatbath.data.datasets import permutation
 from heatbath.draws import Stream, orbits, random_bits
 from heatbath.engine.optimizers import RunOptimizer
-from heatbath.engine.replicas import Replicas, draw_orders, like
+from heatbath.engine.replicas import Replicas, like
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
 from heatbath.tasks.dropout import SeededDropout
@@ -38,18 +39,56 @@ def split_task(task: Task, validation: int, device: torch.device | str = "cpu") 
     return {name: part.to(device) for name, part in parts.items()}
 
 
-class TaskReplica(Replicas):
-    """A single run.
+class TaskReplicas(Replicas):
+    """Runs of one task; see `TaskReplica` and `heatbath.engine.batched_task.BatchedTask`.
 
     Args:
-        config: the run; its task can be trained.
+        configs: the runs; their task can be trained.
         splits: the data by name, on the device to train on.
         precision: ``"fp32"``, ``"tf32"`` or ``"bf16"``, for which torch's autocast chooses what is rounded.
     """
 
+    _model: nn.Module
+
+    def __init__(self, configs: Sequence[RunConfig], splits: Splits, precision: str) -> None:
+        self.configs, self._splits, self._data = tuple(configs), splits, splits["train"]
+        self._task, self._bf16, self._count = live_task(configs[0].task), precision == "bf16", len(self._data)
+        self._device = self._data.inputs.device
+        self._evaluation_size = max(1, evaluation_size(self._task) // len(configs))
+
+    @torch.no_grad()
+    def evaluate(self) -> Tensor:
+        """Return the sums of loss and metrics over each split and their counts, (splits, measures, 2, replicas)."""
+        self._model.eval()
+        return torch.stack([self._sums(split) for split in self._splits.values()])
+
+    def read(self, sums: Tensor) -> list[Epoch]:
+        """Return what `evaluate` found, one `Epoch` for each replica."""
+        rates, found = self._optimizer.mean_rates, sums.cpu().unbind(-1)
+        return [read_sums(self._task, self._splits, one, rate) for one, rate in zip(found, rates, strict=True)]
+
+    @abstractmethod
+    def _forward(self, inputs: Tensor) -> Iterable[Tensor]:
+        """What each replica makes of the same inputs."""
+
+    def _lay_out(self, epoch: int) -> None:
+        super()._lay_out(epoch)
+        self._model.train()
+
+    def _sums(self, split: Samples) -> Tensor:
+        measures, size = (self._task.loss, *self._task.metrics), self._evaluation_size
+        total = torch.zeros(len(measures), 2, len(self.configs), dtype=torch.float64, device=self._device)
+        for inputs, targets in zip(split.inputs.split(size), split.targets.split(size), strict=True):
+            for row, outputs in enumerate(self._forward(inputs)):
+                total[:, :, row] += torch.stack([torch.stack(one.sums(outputs, targets)) for one in measures])
+        return total
+
+
+class TaskReplica(TaskReplicas):
+    """A single run, computed alone by its own module."""
+
     def __init__(self, config: RunConfig, splits: Splits, precision: str) -> None:
-        self.configs, self._splits, self._data = (config,), splits, splits["train"]
-        self._task, self._device, self._bf16 = live_task(config.task), self._data.inputs.device, precision == "bf16"
+        super().__init__([config], splits, precision)
         self._model = self._task.build(config.seed).to(self._device)
         trained = {name: one for name, one in self._model.named_parameters() if one.requires_grad}
         self._names, self._params = list(trained), list(trained.values())
@@ -59,47 +98,23 @@ class TaskReplica(Replicas):
     def gradients(self, at: int) -> list[Tensor]:
         """Return the gradients of step ``at``; buffers, such as running means, go on."""
         taken = self._taken + at
-        batch = self._data.at(self._rows[at])
+        batch = self._data.at(self._rows[at][0])
         inputs = self._draws.augment(self._task, batch.inputs, taken)
         with self._draws.forward(self._task, taken):
-            loss = self._task.loss.mean(self._outputs(inputs), batch.targets)
+            loss = self._task.loss.mean(self._forward(inputs)[0], batch.targets)
         found = torch.autograd.grad(loss, self._params, allow_unused=True)
         return [like(param, grad) for param, grad in zip(self._params, found, strict=True)]
 
-    @torch.no_grad()
-    def evaluate(self) -> Tensor:
-        """Return the sums of loss and metrics over each split and their counts, of shape (splits, measures, 2)."""
-        self._model.eval()
-        return torch.stack([self._sums(split) for split in self._splits.values()])
-
-    def read(self, sums: Tensor) -> list[Epoch]:
-        """Return what `evaluate` found."""
-        return [read_sums(self._task, self._splits, sums, *self._optimizer.mean_rates)]
-
-    def _lay_out(self, epoch: int) -> None:
-        (config,) = self.configs
-        self._rows = draw_orders(self.configs, len(self._data), epoch, self._device)[0].split(config.batch_size)
-        self._taken = epoch * config.steps_per_epoch
-        self._model.train()
+    def _forward(self, inputs: Tensor) -> list[Tensor]:
+        if not self._bf16:
+            return [read_outputs(self._model(inputs))]
+        with torch.autocast(self._device.type, torch.bfloat16):
+            return [read_outputs(self._model(inputs))]
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         buffers = ((f"buffer.{name}", one) for name, one in self._model.named_buffers())
         for name, tensor in (*super()._tensors(), *buffers):
             yield name, tensor[None]
-
-    def _outputs(self, inputs: Tensor) -> Tensor:
-        if not self._bf16:
-            return read_outputs(self._model(inputs))
-        with torch.autocast(self._device.type, torch.bfloat16):
-            return read_outputs(self._model(inputs))
-
-    def _sums(self, split: Samples) -> Tensor:
-        measures, size = (self._task.loss, *self._task.metrics), evaluation_size(self._task)
-        total = torch.zeros(len(measures), 2, dtype=torch.float64, device=self._device)
-        for inputs, targets in zip(split.inputs.split(size), split.targets.split(size), strict=True):
-            outputs = self._outputs(inputs)
-            total += torch.stack([torch.stack(measure.sums(outputs, targets)) for measure in measures])
-        return total
 
 
 class StepDraws:

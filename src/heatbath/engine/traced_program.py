@@ -15,14 +15,9 @@ from torch.utils import _pytree as pytree
 
 
 class TracedProgram:
-    """Calls a function as a compiled program, and as it is where that fails.
+    """Calls a function of nested tensors, on which alone it depends, as a compiled program, and as it is if that fails.
 
-    Args:
-        function: of nested tensors, whose result depends on nothing else.
-        backend: of the compiler.
-
-    Attributes:
-        reason: why it is no longer compiled; None while it is.
+    ``reason`` says why it is no longer compiled; it is None while it is.
     """
 
     def __init__(self, function: Callable[..., Any], backend: str = "inductor") -> None:

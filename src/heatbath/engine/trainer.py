@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,12 +35,7 @@ Lent: TypeAlias = "tuple[dict[tuple[Any, ...], Dataset | Splits], Any]"
 
 
 class Trainer:
-    """Trains stacks, one after another.
-
-    Args:
-        options: of the call, with the device that it is.
-        checkpoints: the folder for them.
-    """
+    """Trains stacks, one after another, with the options of the call, of which the device is resolved."""
 
     def __init__(self, options: Options, checkpoints: Path) -> None:
         self._options, self._folder = options, checkpoints
@@ -49,7 +44,7 @@ class Trainer:
         self._datasets: dict[tuple[Any, ...], Dataset | Splits] = {}
         self._features: Any = None
 
-    def work(self, job: Job) -> Iterator[Outcome]:
+    def work(self, job: Job) -> Generator[Outcome]:
         """Train a job to its end and tell how it ended. Other errors than those of a job's own are raised."""
         end = Ended()
         try:
@@ -67,11 +62,7 @@ class Trainer:
         yield end
 
     def prepare(self, configs: Sequence[RunConfig], progress: Callable[[str, int, int], None] | None = None) -> None:
-        """Load what runs need, and fetch it where it is nowhere to be found.
-
-        Args:
-            configs: the runs.
-            progress: called during a download with a file's name, the bytes that are here and the bytes in all.
+        """Load what runs need, and fetch it where it is nowhere to be found, which ``progress`` is told of.
 
         Raises:
             DataError: something can be neither found nor fetched; the message says how to get it.
@@ -92,7 +83,7 @@ class Trainer:
         key = _data_key(config)
         if key not in self._datasets and config.task is not None:
             self._datasets[key] = split_task(live_task(config.task), config.validation, self._device)
-        if key not in self._datasets:
+        elif key not in self._datasets:
             self._datasets[key] = load_dataset(
                 config.dataset,
                 device=self._options.device,
@@ -146,8 +137,7 @@ class Trainer:
             if states is not None:
                 yield Measured(0, tuple(map(tuple, curves)), restored=True, origin=origin)
             alive = {config.run: k for k, config in enumerate(job.configs)}
-            saver = Saver(self._folder, job.name)
-            saved = time.monotonic()
+            saver, saved = Saver(self._folder, job.name), time.monotonic()
             while stack.epoch < first.epochs and alive:
                 start = time.perf_counter()
                 epochs = [replace(epoch, origin=origin) for epoch in stack.train_epoch()]
@@ -155,8 +145,7 @@ class Trainer:
                 alive = {run: k for run, k in alive.items() if run not in diverged}
                 for k in alive.values():
                     curves[k].append(epochs[k])
-                over = stack.epoch == first.epochs or not alive
-                file = None
+                over, file = stack.epoch == first.epochs or not alive, None
                 # A run that has diverged is recorded at once, and its neighbours with it.
                 if not over and (diverged or time.monotonic() - saved >= self._options.checkpoint_seconds):
                     states, rows = stack.states(), alive.values()

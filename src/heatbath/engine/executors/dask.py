@@ -17,20 +17,16 @@ from heatbath.engine.trainer import Lent
 class DaskCluster(Futures):
     """The workers of a Dask scheduler. Dask itself sends a slice elsewhere when its worker dies.
 
-    Args:
-        options: of the call.
-        checkpoints: the store's folder for them.
-        client: of the cluster; None connects to ``address``.
-        address: of the scheduler; by default that of ``DASK_SCHEDULER_ADDRESS``, else a cluster on this machine that
-            ends with the call.
+    ``where`` is the cluster's client, or the address of its scheduler; by default that of ``DASK_SCHEDULER_ADDRESS``,
+    else a cluster on this machine that ends with the call.
 
     Raises:
         OSError: the scheduler does not answer.
     """
 
-    def __init__(self, options: Options, checkpoints: Path, client: Any = None, address: str | None = None) -> None:
-        self._own: Any = None if client is not None else _connect(options, address)
-        self._client: Any = client if self._own is None else self._own
+    def __init__(self, options: Options, checkpoints: Path, where: Any = None) -> None:
+        self._own = where is None or isinstance(where, str)
+        self._client: Any = _connect(options, where) if self._own else where
         super().__init__(options, checkpoints, self._client.get_executor(pure=False))
 
     def count_places(self) -> int:
@@ -48,8 +44,8 @@ class DaskCluster(Futures):
     def close(self) -> None:
         """Take back what is not being computed, and end a cluster of our own."""
         super().close()
-        if self._own is not None:
-            self._own.close()
+        if self._own:
+            self._client.close()
 
 
 def _connect(options: Options, address: str | None) -> Any:

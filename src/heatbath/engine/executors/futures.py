@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from heatbath.engine.executors.interface import NextJob
+from heatbath.engine.executors.choice import NextJob, Outcomes
 from heatbath.engine.executors.parcels import Delivery, WorkerFacts, describe_worker, keep, pack, whole_slice
 from heatbath.engine.executors.remote import Remote
 from heatbath.engine.jobs import Ended, Job, Measured, Outcome
@@ -26,17 +26,11 @@ _SIZES = ("_max_workers", "num_workers")  # what executors call the number of th
 
 
 class Futures(Remote):
-    """An executor of futures.
+    """An executor of futures: ``where`` has ``submit``, and is left open; ``workers`` slices are out at a time."""
 
-    Args:
-        options: of the call; ``workers`` is how many slices are out at a time.
-        checkpoints: the store's folder for them.
-        executor: has ``submit``; it is left open.
-    """
-
-    def __init__(self, options: Options, checkpoints: Path, executor: Any) -> None:
+    def __init__(self, options: Options, checkpoints: Path, where: Any) -> None:
         super().__init__(replace(options, checkpoint_seconds=max(SLICE, options.checkpoint_seconds)), checkpoints)
-        self._executor = executor
+        self._executor = where
         self._busy: dict[futures.Future[list[Delivery]], tuple[Job, int]] = {}
 
     def ask_worker(self) -> WorkerFacts:
@@ -66,7 +60,7 @@ class Futures(Remote):
         del error
         return False
 
-    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome] | None]:
+    def train(self, next_job: NextJob, places: int) -> Outcomes:
         """Train jobs, slice by slice, so many at a time, until there is none.
 
         Raises:
@@ -78,7 +72,7 @@ class Futures(Remote):
             if not self._busy:
                 return
             done, _ = futures.wait(self._busy, return_when=futures.FIRST_COMPLETED)
-            for future in done:
+            for future in sorted(done, key=_has_failed):  # what others have finished is recorded before one raises
                 job, epoch = self._busy.pop(future)
                 for outcome in self._outcomes(future, job):
                     if isinstance(outcome, Ended) and outcome.how == "no data":
@@ -116,6 +110,10 @@ class Futures(Remote):
             yield keep(delivery, job, self.checkpoints)
 
 
+def _has_failed(future: futures.Future[list[Delivery]]) -> bool:
+    return future.cancelled() or future.exception() is not None
+
+
 def _rest(job: Job, measured: Measured, checkpoints: Path) -> Job:
     """What is left of a job after a slice: its runs that have not diverged, from the slice's checkpoint."""
     assert measured.checkpoint is not None
@@ -129,8 +127,8 @@ def _plain_errors() -> Iterator[None]:
         yield
     except futures.BrokenExecutor:
         raise OSError(
-            "the executor has broken, often because a worker was killed; what was recorded is safe: the same call with "
-            "a new executor goes on from there"
+            "the executor has broken: a worker of it died, often of a lack of memory; what was recorded is safe, and "
+            "the same call with a new executor goes on from there"
         ) from None
     except RuntimeError as error:
         if "schedule new futures" not in str(error):

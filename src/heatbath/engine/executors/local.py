@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe, wait
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from heatbath.engine import planning
-from heatbath.engine.executors.interface import NextJob
-from heatbath.engine.jobs import Ended, Job, Outcome
+from heatbath.engine.executors.choice import NextJob, Outcomes
+from heatbath.engine.jobs import Ended, Job
 from heatbath.engine.options import Options
 from heatbath.engine.trainer import Trainer
 from heatbath.runs.configs import RunConfig
@@ -35,23 +35,19 @@ class Local:
     With "cuda", and with "auto" where there are any, all GPUs are used that torch sees, by a process for each; a single
     one by this process. With "cuda:1" it is the second alone.
 
-    Args:
-        options: of the call; the device is resolved here.
-        checkpoints: the folder for them.
-
     Raises:
         ValueError: torch does not see the device.
     """
 
     def __init__(self, options: Options, checkpoints: Path) -> None:
         self.device = self.resolve(options.device)
-        self._options = replace(options, device=self.device)
+        options = replace(options, device=self.device)
         gpus = machine.visible_gpus() if self.device == "cuda" else []
         self._gpus = gpus[: options.workers] if len(gpus) > 1 else []
+        self._asked = options.workers
         # Where workers have the GPUs, this process only looks for the data.
-        here = replace(self._options, device="cpu") if self._gpus else self._options
-        self._trainer = Trainer(here, checkpoints)
-        self._workers = Workers(self._options, checkpoints, [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in self._gpus])
+        self._trainer = Trainer(replace(options, device="cpu") if self._gpus else options, checkpoints)
+        self._workers = Workers(options, checkpoints, [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in self._gpus])
 
     @property
     def slots(self) -> int:
@@ -78,20 +74,14 @@ class Local:
         return planning.plan_stacks(configs, self.device)
 
     def places(self, configs: Sequence[RunConfig], jobs: int, seconds: float) -> tuple[int, int]:
-        """Return how many jobs are trained at a time, and how many threads each has.
-
-        Args:
-            configs: the runs of one round.
-            jobs: how many jobs they make.
-            seconds: about how long one core takes for them.
-        """
+        """Return how many jobs are trained at a time, and how many threads each has; see `Executor.places`."""
         if self.device != "cpu":
             return self.slots, 1
         processes, threads = planning.cpu_workers(configs[0], machine.available_cores())
-        enough = self._options.workers is not None or seconds > _WORTH_WORKERS
-        return min(self._options.workers or processes, jobs) if enough else 1, threads
+        enough = self._asked is not None or seconds > _WORTH_WORKERS
+        return min(self._asked or processes, jobs) if enough else 1, threads
 
-    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome] | None]:
+    def train(self, next_job: NextJob, places: int) -> Outcomes:
         """Train jobs, so many at a time, until there is none; see `Executor.train`."""
         if places == 1 and not self._gpus:
             while (job := next_job()) is not None:
@@ -110,13 +100,8 @@ class Local:
 class Workers:
     """Processes that train jobs side by side. They end with this process, however that ends, and by `close`.
 
-    One is started when there is a job for it, and none in the place of one that has died.
-
-    Args:
-        options: of the call.
-        checkpoints: the folder for them.
-        environments: what to add to the environment of each worker, in which a worker may see a GPU of its own; any
-            number of workers is started if there is none.
+    One is started when there is a job for it, and none in the place of one that has died. ``environments`` add to the
+    environment of each, in which a worker may see a GPU of its own; any number is started if there is none.
     """
 
     def __init__(self, options: Options, checkpoints: Path, environments: Sequence[Mapping[str, str]] = ()) -> None:
@@ -126,7 +111,7 @@ class Workers:
         self._busy: dict[Connection, tuple[_Worker, Job]] = {}
         self._dead = 0
 
-    def train(self, next_job: NextJob, count: int) -> Iterator[tuple[Job, Outcome] | None]:
+    def train(self, next_job: NextJob, count: int) -> Outcomes:
         """Train jobs, ``count`` at a time, until there is none.
 
         Raises:
@@ -148,21 +133,19 @@ class Workers:
                 try:
                     outcome = line.recv()
                 except (EOFError, OSError):
-                    del self._busy[line]
                     code = worker.close(patience=5.0)
                     outcome = Ended("lost", f"signal {-code}, often a lack of memory" if code < 0 else f"status {code}")
                     self._dead += 1
                     room -= 1
-                    if room == 0:
-                        raise OSError(
-                            f"all worker processes have died ({outcome.reason}); ask for one with workers=1, or "
-                            "--workers 1"
-                        ) from None
+                if isinstance(outcome, Ended):
+                    del self._busy[line]
+                    if outcome.how != "lost":
+                        self._idle.append(worker)
+                if room == 0:
+                    advice = "ask for one with workers=1, or --workers 1"
+                    raise OSError(f"all worker processes have died ({outcome.reason}); {advice}")
                 if isinstance(outcome, Exception):
                     raise outcome
-                if isinstance(outcome, Ended) and outcome.how != "lost":
-                    del self._busy[line]
-                    self._idle.append(worker)
                 yield job, outcome
             yield None
 

@@ -13,10 +13,11 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from heatbath.data.formats import DataError
 from heatbath.engine.jobs import Ended, Job, Measured, Outcome
@@ -29,14 +30,9 @@ from heatbath.system.whole_files import whole_file
 
 @dataclass(frozen=True)
 class Parcel:
-    """A job for a worker.
+    """A job for a worker, whose sources are names of files, and the states in these.
 
-    Attributes:
-        job: whose sources are names of files.
-        states: the content of these files.
-        options: of the call; the worker resolves the device.
-        versions: of what sends it.
-        epoch: after which epoch its runs stand, as far as the driver knows.
+    The worker resolves the device of the options. Its runs stand after ``epoch``, as far as the driver knows.
     """
 
     job: Job
@@ -47,28 +43,17 @@ class Parcel:
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """What comes back: an outcome, and the content of the checkpoint that it names."""
-
-    outcome: Outcome
-    state: bytes | None = None
-
-
-@dataclass(frozen=True)
 class WorkerFacts:
-    """What a worker says of its machine.
-
-    Attributes:
-        device: on which it trains.
-        free_bytes: of its GPU; None without one.
-        versions: of what computes there.
-        host: its name.
-    """
+    """What a worker says of its machine: on what it trains, and how many bytes its GPU has free, where it has one."""
 
     device: str
     free_bytes: int | None
     versions: dict[str, str]
     host: str
+
+
+Delivery: TypeAlias = tuple[Outcome, bytes | None]
+"""What comes back: an outcome, and the content of the checkpoint that it names."""
 
 
 def own_versions() -> dict[str, str]:
@@ -113,15 +98,12 @@ def pack(job: Job, options: Options, epoch: int = 0) -> Parcel:
 
 
 def keep(delivery: Delivery, job: Job, checkpoints: Path) -> Outcome:
-    """Put the state of a delivery into the folder of checkpoints, and return its outcome.
-
-    A source that turned out to be damaged is put out of the way.
-    """
-    outcome = delivery.outcome
-    if isinstance(outcome, Measured) and outcome.checkpoint is not None and delivery.state is not None:
+    """Return the outcome of a delivery, with its state in the folder of checkpoints and damaged sources put away."""
+    outcome, state = delivery
+    if isinstance(outcome, Measured) and outcome.checkpoint is not None and state is not None:
         checkpoints.mkdir(parents=True, exist_ok=True)
         with whole_file(checkpoints / Path(outcome.checkpoint).name) as file:
-            file.write(delivery.state)
+            file.write(state)
     if isinstance(outcome, Ended) and outcome.how == "damaged":
         for source in {file for file in job.sources if file is not None}:
             with suppress(OSError):
@@ -139,38 +121,32 @@ class _Workshop:
         self.folder = Path(tempfile.mkdtemp(prefix="heatbath-worker-"))
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._trainer: tuple[Options, Trainer] | None = None
-        self._open: tuple[tuple[str, int, int], Iterator[Outcome]] | None = None
+        self._open: tuple[tuple[str, int, int], Generator[Outcome]] | None = None
 
-    def trainer(self, options: Options) -> Trainer:
-        """Return the trainer for these options, with the data that it has loaded."""
-        if self._trainer is None or self._trainer[0] != options:
-            self.leave()
-            resolved = replace(options, device=machine.choose_device(options.device))
-            self._trainer = options, Trainer(resolved, self.folder)
-        return self._trainer[1]
-
-    def open(self, parcel: Parcel, data: Lent | None) -> tuple[Iterator[Outcome], bool]:
+    def open(self, parcel: Parcel, data: Lent | None) -> tuple[Generator[Outcome], bool]:
         """Return the outcomes of a job, and whether its stack was still here from the last slice."""
-        job = parcel.job
+        job, options = parcel.job, parcel.options
         if self._open is not None and self._open[0] == _stage(job, parcel.epoch):
             return self._open[1], True
         self.leave()
-        trainer = self.trainer(parcel.options)
+        if self._trainer is None or self._trainer[0] != options:
+            resolved = replace(options, device=machine.choose_device(options.device))
+            self._trainer = options, Trainer(resolved, self.folder)
         if data is not None:
-            trainer.adopt(data)
+            self._trainer[1].adopt(data)
         for name, content in parcel.states.items():
             (self.folder / Path(name).name).write_bytes(content)
         sources = tuple(None if file is None else self.folder / file.name for file in job.sources)
-        return trainer.work(replace(job, sources=sources)), False
+        return self._trainer[1].work(replace(job, sources=sources)), False
 
-    def stay(self, job: Job, epoch: int, outcomes: Iterator[Outcome]) -> None:
+    def stay(self, job: Job, epoch: int, outcomes: Generator[Outcome]) -> None:
         """Keep the stack of a job that has been trained to an epoch."""
         self._open = _stage(job, epoch), outcomes
 
     def leave(self) -> None:
         """Let go of the stack that was kept, and of all files."""
         if self._open is not None:
-            self._open[1].close()  # type: ignore[attr-defined]
+            self._open[1].close()
             self._open = None
         for file in self.folder.iterdir():
             file.unlink(missing_ok=True)
@@ -182,22 +158,18 @@ _here = threading.local()  # a thread may be a worker too
 def train_parcel(parcel: Parcel, data: Lent | None = None) -> Iterator[Delivery]:
     """Train a job to its end; to be called on a worker, where deliveries can be sent one by one."""
     while True:
-        for delivery in train_slice(parcel, data):
-            yield delivery
-        if isinstance(delivery.outcome, Ended):
+        for outcome, state in train_slice(parcel, data):
+            yield outcome, state
+        if isinstance(outcome, Ended):
             return
-        parcel = replace(parcel, epoch=_epoch(delivery.outcome))
+        parcel = replace(parcel, epoch=outcome.first + 1)
 
 
 def train_slice(parcel: Parcel, data: Lent | None = None) -> Iterator[Delivery]:
     """Train a job until its state has been saved, or it has ended; to be called on a worker.
 
     The stack stays here: the next slice goes on with it, if it comes to the same process, and is otherwise restored
-    from the state.
-
-    Args:
-        parcel: the job.
-        data: what the driver lends to a worker that has not got it.
+    from the state. ``data`` is what the driver lends to a worker that has not got it.
 
     Raises:
         ValueError: the worker has another version of heatbath, Python or torch.
@@ -207,30 +179,24 @@ def train_slice(parcel: Parcel, data: Lent | None = None) -> Iterator[Delivery]:
     try:
         outcomes, here = workshop.open(parcel, data)
         for outcome in outcomes:
+            if isinstance(outcome, Ended):
+                yield outcome, None
+                continue
+            saved = None if outcome.checkpoint is None else (workshop.folder / outcome.checkpoint).read_bytes()
             # Where a slice is restored from its state, the driver knows already what comes with it.
-            if not (isinstance(outcome, Measured) and outcome.restored and parcel.epoch and not here):
-                yield _with_state(outcome, workshop.folder)
-            if isinstance(outcome, Measured) and outcome.checkpoint is not None:
-                workshop.stay(parcel.job, _epoch(outcome), outcomes)
+            if not (outcome.restored and parcel.epoch and not here):
+                yield outcome, saved
+            if saved is not None:
+                workshop.stay(parcel.job, outcome.first + 1, outcomes)
                 return
     except DataError as error:
-        yield Delivery(Ended("no data", f"{socket.gethostname()}: {error}"))
+        yield Ended("no data", f"{socket.gethostname()}: {error}"), None
     workshop.leave()
 
 
 def whole_slice(parcel: Parcel, data: Lent | None = None) -> list[Delivery]:
     """`train_slice` where all that comes back comes at once."""
     return list(train_slice(parcel, data))
-
-
-def _with_state(outcome: Outcome, folder: Path) -> Delivery:
-    named = isinstance(outcome, Measured) and outcome.checkpoint
-    return Delivery(outcome, (folder / str(named)).read_bytes() if named else None)
-
-
-def _epoch(outcome: Outcome) -> int:
-    assert isinstance(outcome, Measured)
-    return outcome.first + 1
 
 
 def _stage(job: Job, epoch: int) -> tuple[str, int, int]:

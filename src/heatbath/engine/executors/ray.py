@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray import exceptions
 
-from heatbath.engine.executors.interface import NextJob
+from heatbath.engine.executors.choice import NextJob, Outcomes
 from heatbath.engine.executors.parcels import Delivery, Parcel, WorkerFacts, describe_worker, keep, pack, train_parcel
 from heatbath.engine.executors.remote import Remote
 from heatbath.engine.jobs import Ended, Job, Outcome
@@ -24,29 +24,26 @@ _PATIENCE = 60.0  # seconds for a node of it to have a place
 
 
 class RayCluster(Remote):
-    """The nodes of a Ray cluster. Ray ends the work of a driver that is gone.
+    """The nodes of a Ray cluster, at most ``workers`` of them at a time. Ray ends the work of a driver that is gone.
 
-    Args:
-        options: of the call; ``workers`` bounds how many jobs are trained at a time.
-        checkpoints: the store's folder for them.
-        address: of the cluster; by default that of ``RAY_ADDRESS``, else one on this machine that ends with the call.
+    ``where`` is its address; by default that of ``RAY_ADDRESS``, else one on this machine that ends with the call.
 
     Raises:
         OSError: the cluster does not answer, or runs another Ray or Python.
     """
 
-    def __init__(self, options: Options, checkpoints: Path, address: str | None = None) -> None:
+    def __init__(self, options: Options, checkpoints: Path, where: str | None = None) -> None:
         super().__init__(options, checkpoints)
         self._own = not ray.is_initialized()
         if self._own:
-            _connect(address, options)
-        asks_cpu = options.device == "cpu"
-        self._needs = {"num_cpus": 1} if asks_cpu or not ray.cluster_resources().get("GPU") else {"num_gpus": 1}
+            _connect(where, options)
+        on_cpu = options.device == "cpu" or not ray.cluster_resources().get("GPU")
+        self._needs: dict[str, Any] = {"num_cpus": 1} if on_cpu else {"num_gpus": 1}
         self._busy: dict[Any, Job] = {}
 
     def ask_worker(self) -> WorkerFacts:
         """Return what a worker says of its machine."""
-        ask = _remote(describe_worker, max_retries=2, **self._needs)
+        ask = ray.remote(max_retries=2, **self._needs)(describe_worker)
         try:
             facts: WorkerFacts = ray.get(ask.remote(self.options), timeout=_PATIENCE)
         except exceptions.GetTimeoutError:
@@ -60,7 +57,7 @@ class RayCluster(Remote):
         resource = "GPU" if "num_gpus" in self._needs else "CPU"
         return int(ray.cluster_resources().get(resource, 0))
 
-    def train(self, next_job: NextJob, places: int) -> Iterator[tuple[Job, Outcome] | None]:
+    def train(self, next_job: NextJob, places: int) -> Outcomes:
         """Train jobs, so many at a time, until there is none."""
         while True:
             while len(self._busy) < places and (job := next_job()) is not None:
@@ -70,15 +67,12 @@ class RayCluster(Remote):
             ready, _ = ray.wait(list(self._busy), num_returns=1, timeout=_PATIENCE, fetch_local=False)
             for stream in ready:
                 job, outcome = self._busy[stream], self._next(stream)
-                if outcome is None:
+                if outcome is None or isinstance(outcome, Ended):
                     del self._busy[stream]
-                    continue
-                if isinstance(outcome, Ended):
-                    del self._busy[stream]
-                    if outcome.how == "no data":
-                        self._submit(job, [ray.put(self.lend(job, outcome.reason))])
-                        continue
-                yield job, outcome
+                if isinstance(outcome, Ended) and outcome.how == "no data":
+                    self._submit(job, [ray.put(self.lend(job, outcome.reason))])
+                elif outcome is not None:
+                    yield job, outcome
             yield None
 
     def close(self) -> None:
@@ -91,7 +85,7 @@ class RayCluster(Remote):
             ray.shutdown()
 
     def _submit(self, job: Job, *data: Any) -> None:
-        stream = _remote(_train, num_returns="streaming", max_retries=0, **self._needs)
+        stream = ray.remote(num_returns="streaming", max_retries=0, **self._needs)(_train)
         self._busy[stream.remote(pack(job, self.options), *data)] = job
 
     def _next(self, stream: Any) -> Outcome | None:
@@ -110,11 +104,6 @@ class RayCluster(Remote):
 def _train(parcel: Parcel, data: list[Any] | None = None) -> Iterator[Delivery]:
     """On a worker: what the driver lends lies in the object store of the node, once for all its workers."""
     yield from train_parcel(parcel, None if data is None else ray.get(data[0]))
-
-
-def _remote(function: Any, **settings: Any) -> Any:
-    decorate: Any = ray.remote
-    return decorate(**settings)(function)
 
 
 def _connect(address: str | None, options: Options) -> None:

@@ -16,12 +16,7 @@ from heatbath.runs.configs import RunConfig
 
 
 class Remote:
-    """An executor whose workers have neither the store nor, perhaps, the data.
-
-    Args:
-        options: of the call.
-        checkpoints: the store's folder for them.
-    """
+    """An executor whose workers have neither the store, with its folder of checkpoints, nor, perhaps, the data."""
 
     def __init__(self, options: Options, checkpoints: Path) -> None:
         self.options, self.checkpoints = replace(options, executor=None), checkpoints  # they travel
