@@ -72,3 +72,12 @@ def test_what_is_claimed_ahead_is_halved_too(make_queue):
     assert queue.halve(queue.next()) == 2
     assert [len(queue.next().configs) for _ in range(3)] == [2, 2, 2]
     assert queue.next() is None
+
+
+def test_work_that_is_lost_comes_back_in_stacks_of_the_same_size(make_queue):
+    queue = make_queue(1)
+    small, large = queue.next(), queue.next()
+    for job in (large, small):
+        queue.put_back(job)
+    assert [queue.next().configs for _ in range(2)] == [large.configs, small.configs]
+    assert queue.next() is None

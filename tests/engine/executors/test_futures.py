@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import platform
 import signal
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -74,12 +74,37 @@ def test_another_worker_restores_the_stack(engine, short_slices, tmp_path):
 
 
 def test_a_killed_process_breaks_the_pool_and_a_new_one_goes_on(expected, short_slices, tmp_path):
-    with processes(1, kill_in_the_third_epoch) as pool, pytest.raises(OSError, match=r"executor has broken.*is safe"):
+    words = r"^the executor has broken: a worker of it died.* is safe, and the same call with a new executor goes on"
+    with processes(1, kill_in_the_third_epoch) as pool, pytest.raises(OSError, match=words) as raised:
         run(REAL, tmp_path, "cpu", executor=pool)
+    assert "\n" not in str(raised.value)
     kept = [len(record.epochs) for record in load(tmp_path)]
     assert sum(kept) == 2
     with processes(1) as pool:
         assert curves(run(REAL, tmp_path, "cpu", executor=pool)) == expected
+
+
+def test_what_others_finished_is_recorded_when_an_executor_breaks(expected, short_slices, tmp_path, monkeypatch):
+    """Both futures are done when they are looked at; the one that broke must not hide what the other has."""
+    wait = futures.futures.wait
+    monkeypatch.setattr(futures.futures, "wait", lambda busy, **_: wait(busy))
+    with BrokenForOne() as pool, pytest.raises(OSError, match="executor has broken"):
+        run(REAL[:2], tmp_path, "cpu", executor=pool, workers=2)
+    kept = {record.run: record.epochs for record in load(tmp_path)}
+    assert sorted(len(epochs) for epochs in kept.values()) == [0, 1]
+    assert all(epochs == expected[run][: len(epochs)] for run, epochs in kept.items())
+
+
+class BrokenForOne(ThreadPoolExecutor):
+    """Its first slice breaks."""
+
+    def submit(self, function, *arguments):
+        self.slices = getattr(self, "slices", 0) + (function is whole_slice)
+        return super().submit(break_down if self.slices == 1 and function is whole_slice else function, *arguments)
+
+
+def break_down(*_):
+    raise BrokenExecutor
 
 
 def test_dask_survives_a_killed_worker(expected, short_slices, tmp_path):

@@ -20,7 +20,7 @@ from heatbath.engine.options import Options
 
 _GONE = (exceptions.NodeDiedError, exceptions.WorkerCrashedError, exceptions.RaySystemError, exceptions.ObjectLostError)
 _ANSWER = 10.0  # seconds for a cluster to answer
-_PATIENCE = 60.0  # seconds for a node of it to have a place
+_PATIENCE = 120.0  # seconds for a node of it to have a place, and to import torch there
 
 
 class RayCluster(Remote):
