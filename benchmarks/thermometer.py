@@ -8,7 +8,8 @@ Three numbers for each model, on batches of 256 random images, or for the Transf
 * ``idle``: what the two calls cost at a step without a reading, timed one by one between the parts of a step, as their
   code is no longer in the processor's caches by then; over a step.
 * ``overall``: ``1 + idle + (reading - 1) / interval``; at most 1.02 is what we hold ourselves to. Where the time allows
-  at least five rounds, ``whole runs`` of ``interval`` steps are timed in turn as well.
+  at least five rounds, ``whole runs`` of ``interval`` steps are timed as well, a few steps with the thermometer and a few
+  without in turn. On one thread all times are those of the processor (`time.process_time`).
 
 Memory is the peak of a step with a reading over that of one without, at most 1.3. On CUDA it is PyTorch's own count,
 ``max_memory_allocated``. On the CPU it is the running sum of the allocations that `torch.profiler` records during the
@@ -88,13 +89,18 @@ def time_model(name: str, device: torch.device, seconds: float) -> dict[str, flo
         row[f"overall{key}"] = 1.0 + idle + (row[f"reading{key}"] - 1.0) / thermometer.interval
     runs = int(0.6 * seconds / (2 * thermometer.interval * once))
     if runs >= 5:
-        ratios = []
-        for i in range(runs):
-            order = (plain, sparse) if i % 2 else (sparse, plain)
-            took = {step: timed(step, thermometer.interval, device) for step in order}
-            ratios.append(took[sparse] / took[plain])
+        ratios = [time_whole_run(plain, sparse, thermometer.interval, i, device) for i in range(runs)]
         row["whole_runs"], row["whole_runs_low"], row["whole_runs_high"] = interval_of_median(np.array(ratios))
     return row
+
+
+def time_whole_run(plain: Step, sparse: Step, interval: int, run: int, device: torch.device) -> float:
+    """The time of ``interval`` steps with a thermometer over that without, in turn by few steps: both meet alike loads."""
+    took = {plain: 0.0, sparse: 0.0}
+    for i in range(interval // BLOCK):
+        for step in (plain, sparse) if (i + run) % 2 else (sparse, plain):
+            took[step] += timed(step, BLOCK, device)
+    return took[sparse] / took[plain]
 
 
 def time_idle(name: str, device: torch.device, rounds: int) -> float:
@@ -210,6 +216,7 @@ def adamw(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 WIDTH, WORDS = 128, 1000  # of the Transformer
+BLOCK = 5  # steps at a time of a whole run
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]], Callable[..., Any]]] = {
     "perceptron": (perceptron, images, random_sgd),
     "cnn": (cnn, images, random_sgd),

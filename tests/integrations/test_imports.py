@@ -25,7 +25,7 @@ UNDER_ITS_OLDER_NAME = """
 import sys
 sys.modules["lightning"] = None
 from heatbath.integrations.lightning import ThermometerCallback
-print(ThermometerCallback.__base__.__module__)
+print(*(base.__module__ for base in ThermometerCallback.__bases__))
 """
 
 
@@ -45,4 +45,4 @@ def test_a_missing_framework_is_told_with_its_extra():
 
 
 def test_lightning_under_its_older_name():
-    assert run(UNDER_ITS_OLDER_NAME) == "pytorch_lightning.callbacks.callback"
+    assert "pytorch_lightning.callbacks.callback" in run(UNDER_ITS_OLDER_NAME).split()

@@ -2,8 +2,10 @@
 
 import copy
 import math
+import random
 import tempfile
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -26,26 +28,102 @@ def make(**settings):
     return model, optimizer, Thermometer(model, optimizer, **{"interval": 1, **settings})
 
 
-def test_batch_of_one():
-    _, _, thermometer = make()
-    with pytest.raises(ValueError, match="a batch of 1 has no two halves"):
-        thermometer.observe(cross_entropy, *batch(0, 1))
-
-
-def test_a_batch_of_one_in_the_middle_only_warns():
+@pytest.mark.parametrize("sizes", [(1, 8, 1, 1, 8), (8, 1, 8, 1, 8)])
+def test_a_batch_of_one_is_a_reading_without_its_noise(sizes):
     model, optimizer, thermometer = make()
-    for k, size in enumerate((8, 1, 8)):
-        x, y = batch(k, size)
-        optimizer.zero_grad()
-        if size == 1:
-            with pytest.warns(RuntimeWarning, match="batch of one"):
-                thermometer.observe(cross_entropy, x, y)
-        else:
-            thermometer.observe(cross_entropy, x, y)
-        cross_entropy(model(x), y).backward()
-        optimizer.step()
-    assert len(thermometer.history) == 3
+    with pytest.warns(RuntimeWarning, match="a batch of 1 has no two halves") as told:
+        for k, size in enumerate(sizes):
+            step(model, optimizer, thermometer, *batch(k, size), cross_entropy)
+    assert len(told) == 1
+    assert ["a batch of 1" in reading.get("reason", "") for reading in thermometer.history] == [s == 1 for s in sizes]
+    assert all(reading["kinetic_temperature"] > 0 for reading in thermometer.history)
     assert thermometer.temperature > 0
+
+
+def test_a_first_batch_of_one_between_two_readings_is_no_reading():
+    model, optimizer, thermometer = make(interval=2)
+    for k, size in enumerate((1, 8)):
+        step(model, optimizer, thermometer, *batch(k, size), cross_entropy)
+    assert [reading.get("reason") for reading in thermometer.history] == [None]
+
+
+@pytest.mark.parametrize("interval", [1, 250])
+def test_wrong_arguments_are_told_at_the_first_call(interval):
+    """Long before the first reading, and nothing has changed."""
+    model, optimizer, thermometer = make(interval=interval)
+    before = copy.deepcopy([model.state_dict(), torch.get_rng_state(), random.getstate(), str(np.random.get_state())])  # noqa: NPY002
+    x, y = batch(0)
+    wrong = [
+        (TypeError, "observe takes the loss first.*got Tensor", (x, y, cross_entropy)),
+        (ValueError, "sums over the batch", (nn.CrossEntropyLoss(reduction="sum"), x, y)),
+        (ValueError, "one number", (nn.CrossEntropyLoss(reduction="none"), x, y)),
+        (ValueError, "no tensor with samples", (lambda _: torch.zeros(()), ["a"])),
+        (RuntimeError, "shape", (cross_entropy, x[:, :3], y)),
+    ]
+    for kind, words, arguments in wrong:
+        with pytest.raises(kind, match=words):
+            thermometer.observe(*arguments)
+    after = [model.state_dict(), torch.get_rng_state(), random.getstate(), str(np.random.get_state())]  # noqa: NPY002
+    assert torch.equal(before.pop(1), after.pop(1))
+    assert str(before) == str(after)
+    assert thermometer.history == []
+    assert thermometer.step == 0
+
+
+@pytest.mark.parametrize("later", ["sum", "raises", "no function", "nan"])
+def test_a_loss_that_goes_wrong_later_stops_no_training(later):
+    model, optimizer, thermometer = make(interval=2)
+    plain = small_network()
+    reference = torch.optim.SGD(plain.parameters(), 0.1, momentum=0.5)
+
+    def broken(outputs, targets):
+        raise KeyError("labels")
+
+    losses = {"raises": broken, "no function": batch(0)[0], "sum": lambda o, t: cross_entropy(o, t).exp().repeat(2)}
+    words = {"raises": "KeyError: 'labels'", "no function": "observe takes the loss first", "sum": "one number"}
+    with pytest.warns(RuntimeWarning) as told:
+        for k in range(8):
+            x, y = batch(k)
+            if later == "nan" and k > 3:
+                x = x * math.nan
+            for net, opt in ((model, optimizer), (plain, reference)):
+                opt.zero_grad()
+                if net is model:
+                    thermometer.observe(cross_entropy if k < 3 else losses.get(later, cross_entropy), x, y)
+                cross_entropy(net(x), y).backward()
+                opt.step()
+    expected = words.get(later, "not finite")
+    assert [expected in str(warning.message) for warning in told] == [True]
+    first = 2 if later == "nan" else 1
+    assert ["reason" in reading for reading in thermometer.history] == [k >= first for k in range(4)]
+    assert all(expected in reading["reason"] for reading in thermometer.history[first:])
+    if later != "nan":
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), plain.parameters(), strict=True))
+
+
+def test_a_callback_that_fails_is_told_once_and_stops_nothing():
+    seen = []
+
+    def log(reading):
+        raise OSError(f"the disk is full at step {reading['step']}")
+
+    model, optimizer, thermometer = make(callback=[log, seen.append])
+    with pytest.warns(RuntimeWarning, match="the callback .*log failed at step 1: OSError: the disk is full") as told:
+        for k in range(3):
+            step(model, optimizer, thermometer, *batch(k), cross_entropy)
+    assert len(told) == 1
+    assert seen == thermometer.history
+    assert len(seen) == 3
+
+
+def test_what_fails_in_a_reading_is_its_reason():
+    model, optimizer, thermometer = make()
+    step(model, optimizer, thermometer, *batch(0), cross_entropy)
+    optimizer.register_step_post_hook(lambda *_: None)
+    optimizer.param_groups[0]["momentum"] = "a lot"  # between the step and the reading
+    with pytest.warns(RuntimeWarning, match="there is no reading at step 2"):
+        thermometer._after_step(optimizer, (), {})
+    assert set(thermometer.history[-1]) == {"step", "reason"}
 
 
 @pytest.mark.parametrize("model", [small_network(), small_network(0, nn.BatchNorm1d(6), nn.Dropout(0.5))])
@@ -79,20 +157,14 @@ def test_a_callback_that_is_no_function_is_told_at_once(callback, got):
         make(callback=callback)
 
 
-def test_observe_with_its_arguments_in_another_order():
-    _, _, thermometer = make()
-    with pytest.raises(TypeError, match=r"observe takes the loss first.*got Tensor"):
-        thermometer.observe(*batch(0), cross_entropy)
-
-
 def test_gradients_that_are_not_finite():
     model, optimizer, thermometer = make()
     step(model, optimizer, thermometer, *batch(0), cross_entropy)
     saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), thermometer.history])
     inputs, targets = batch(1)
-    with pytest.warns(RuntimeWarning, match="not finite at step 2"):
+    with pytest.warns(RuntimeWarning, match="no reading at step 2: gradients or weights are not finite"):
         step(model, optimizer, thermometer, inputs * math.nan, targets, cross_entropy)
-    assert thermometer.history == saved[2]
+    assert thermometer.history == [*saved[2], {"step": 2, "reason": "gradients or weights are not finite"}]
     model.load_state_dict(saved[0])
     optimizer.load_state_dict(saved[1])
     step(model, optimizer, thermometer, inputs, targets, cross_entropy)
@@ -102,12 +174,12 @@ def test_gradients_that_are_not_finite():
 
 def test_step_without_gradients():
     model, optimizer, thermometer = make()
-    with pytest.warns(RuntimeWarning, match="no gradients at step 1"):
+    with pytest.warns(RuntimeWarning, match="no reading at step 1: there are no gradients"):
         optimizer.step()
-    assert thermometer.history == []
+    assert thermometer.history == [{"step": 1, "reason": "there are no gradients"}]
     for k in range(2):
         step(model, optimizer, thermometer, *batch(k), cross_entropy)
-    assert [reading["step"] for reading in thermometer.history] == [2, 3]
+    assert [reading["step"] for reading in thermometer.history] == [1, 2, 3]
     assert thermometer.temperature > 0
 
 
@@ -149,8 +221,8 @@ def test_sharded_parameters():
 
 def test_a_with_statement_detaches_it_after_an_exception():
     model, optimizer, thermometer = make()
-    with pytest.raises(ValueError, match="a batch of 1"), thermometer:
-        thermometer.observe(cross_entropy, *batch(0, 1))
+    with pytest.raises(ValueError, match="sums over the batch"), thermometer:
+        thermometer.observe(nn.CrossEntropyLoss(reduction="sum"), *batch(0))
     cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
     optimizer.step()
     assert thermometer.history == []

@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from heatbath.integrations.watch import QuietThermometer, Watch
-from heatbath.thermometry.logs import Reading
+from heatbath.integrations.watch import Watch
 
 try:
     try:
@@ -29,7 +28,7 @@ __all__ = ["ThermometerCallback"]
 LossOfBatch = Callable[[Any, Any], Tensor]
 
 
-class ThermometerCallback(pl.Callback):
+class ThermometerCallback(Watch, pl.Callback):
     """Measures gradient noise, temperature and equilibrium of a Lightning training with a `heatbath.Thermometer`.
 
     The noise comes from the micro-batches of gradient accumulation or the ranks of data parallelism, at no extra cost.
@@ -51,32 +50,14 @@ class ThermometerCallback(pl.Callback):
         if loss is not None and not callable(loss):
             raise TypeError(f"loss must be a function of the module and a batch, got {loss!r}")
         self._loss = loss
-        self._watch = Watch(**settings)
-
-    @property
-    def thermometer(self) -> QuietThermometer | None:
-        """The thermometer of the training under way, or of the last one; None if it was refused."""
-        return self._watch.thermometer
-
-    @property
-    def history(self) -> list[Reading]:
-        """The readings, as in `heatbath.Thermometer`."""
-        return [] if self.thermometer is None else self.thermometer.history
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the thermometer: numbers and text only."""
-        return self._watch.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint when the training begins."""
-        self._watch.load_state_dict(state_dict)
+        super().__init__(**settings)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Attach to the optimizer, which is complete by now, and to the model as the strategy has wrapped it."""
         if len(trainer.optimizers) != 1:
-            self._watch.refuse(f"it needs one optimizer, the module has {len(trainer.optimizers)}")
+            self._refuse(f"it needs one optimizer, the module has {len(trainer.optimizers)}")
             return
-        self._watch.attach(
+        self._attach(
             trainer.strategy.model or pl_module,
             trainer.optimizers[0],
             scaler=getattr(trainer.precision_plugin, "scaler", None),
@@ -87,36 +68,36 @@ class ThermometerCallback(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Measure the noise of the batch if a reading is due and nothing else tells it."""
-        if not self._watch.is_due or _has_parts(trainer):
+        if not self._is_due or _has_parts(trainer):
             return
 
         def loss_of(part: Any) -> Tensor:
             with _without_side_effects(pl_module), trainer.precision_plugin.train_step_context():
                 return self._loss_of(pl_module, part, batch_idx)
 
-        self._watch.observe(loss_of, batch)
+        self._observe(loss_of, batch)
 
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:  # noqa: ARG002
         """Note the loss of a micro-batch or a rank."""
-        if self._watch.is_due and _has_parts(trainer):
+        if self._is_due and _has_parts(trainer):
             scaler = getattr(trainer.precision_plugin, "scaler", None)
             scale = 1.0 if scaler is None else scaler.get_scale()
             whole = loss.detach() * (trainer.accumulate_grad_batches / scale)
-            self._watch.note_loss(trainer.strategy.reduce(whole, reduce_op="mean"))
+            self._note_loss(trainer.strategy.reduce(whole, reduce_op="mean"))
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Pass new readings on to the loggers."""
-        for numbers in self._watch.new_numbers():
+        for numbers in self._new_numbers():
             for logger in trainer.loggers:
                 logger.log_metrics(numbers, step=trainer.global_step)
 
     def on_train_end(self, *_: Any) -> None:
         """Let go of the optimizer; the readings stay."""
-        self._watch.detach()
+        self._detach()
 
     def on_exception(self, *_: Any) -> None:
         """Let go of the optimizer."""
-        self._watch.detach()
+        self._detach()
 
     def _loss_of(self, module: pl.LightningModule, batch: Any, batch_idx: int) -> Tensor:
         if self._loss is not None:

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heatbath.integrations.watch import QuietThermometer, Watch
+from heatbath.integrations.watch import Watch
 from heatbath.laws import parse_law
 from heatbath.thermometry.batch_halves import batch_length
-from heatbath.thermometry.logs import Reading
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -28,7 +27,7 @@ except ImportError as error:
 __all__ = ["ThermometerCallback"]
 
 
-class ThermometerCallback(TrainerCallback, ExportableState):
+class ThermometerCallback(Watch, TrainerCallback, ExportableState):
     """Measures gradient noise, temperature and equilibrium of a training with a `heatbath.Thermometer`.
 
     The noise comes from the micro-batches of gradient accumulation or the ranks of data parallelism, at no extra cost.
@@ -51,31 +50,18 @@ class ThermometerCallback(TrainerCallback, ExportableState):
         allowed = ("interval", "decay", "window", "confidence", "batch_size", "dataset_size", "law")
         if unknown := sorted(settings.keys() - set(allowed)):
             raise TypeError(f"{unknown[0]!r} is no setting of ThermometerCallback: it takes {', '.join(allowed)}")
-        self._watch = Watch(**settings)
+        super().__init__(**settings)
         self._trainer: Any = None
-
-    @property
-    def thermometer(self) -> QuietThermometer | None:
-        """The thermometer of the training under way, or of the last one; None if it was refused."""
-        return self._watch.thermometer
-
-    @property
-    def history(self) -> list[Reading]:
-        """The readings, as in `heatbath.Thermometer`."""
-        return [] if self.thermometer is None else self.thermometer.history
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: numbers and text only."""
-        return {"args": self._watch.settings, "attributes": {"saved": self._watch.state_dict()}}
+        return {"args": self._settings, "attributes": {"saved": self.saved}}
 
-    @property
-    def saved(self) -> dict[str, Any]:
-        """The state of the thermometer; what is written here is where the next training goes on."""
-        return self._watch.state_dict()
-
-    @saved.setter
-    def saved(self, state: dict[str, Any]) -> None:
-        self._watch.load_state_dict(state)
+    saved = property(
+        Watch.state_dict,
+        Watch.load_state_dict,
+        doc="The state of the thermometer; what is written here is where the next training goes on.",
+    )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 (an event)
         """Attach to the optimizer and the model as the Trainer has prepared them."""
@@ -84,12 +70,12 @@ class ThermometerCallback(TrainerCallback, ExportableState):
         name = type(self).__name__
         others = [c for c in trainer.callback_handler.callbacks if isinstance(c, ThermometerCallback)]
         if others[0] is not self:
-            self._watch.refuse(f"the Trainer has another {name} already, which reads")
+            self._refuse(f"the Trainer has another {name} already, which reads")
             return
         saved = state.stateful_callbacks.setdefault(name, self.state())
         if state.global_step > 0 and isinstance(saved, dict):
             self.saved = saved["attributes"]["saved"]
-        self._watch.attach(
+        self._attach(
             trainer.model_wrapped,
             trainer.optimizer,
             scaler=trainer.accelerator.scaler,
@@ -102,7 +88,7 @@ class ThermometerCallback(TrainerCallback, ExportableState):
         """Let the Trainer log new readings."""
         if self._trainer is None:
             return
-        for numbers in self._watch.new_numbers():
+        for numbers in self._new_numbers():
             logs = control.should_log  # which the Trainer takes back when it has logged
             self._trainer.log(numbers)
             control.should_log = logs
@@ -112,7 +98,7 @@ class ThermometerCallback(TrainerCallback, ExportableState):
         self._let_go()
 
     def _let_go(self) -> None:
-        self._watch.detach()
+        self._detach()
         if self._trainer is not None:
             vars(self._trainer).pop("compute_loss", None)
         self._trainer = None
@@ -123,7 +109,7 @@ class ThermometerCallback(TrainerCallback, ExportableState):
 
         @wraps(compute_loss)
         def watched(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (self._watch.is_due and model.training and torch.is_grad_enabled()):
+            if not (self._is_due and model.training and torch.is_grad_enabled()):
                 return compute_loss(model, inputs, *args, **kwargs)
             items = kwargs.get("num_items_in_batch")
             if not has_parts:
@@ -134,12 +120,12 @@ class ThermometerCallback(TrainerCallback, ExportableState):
                     loss: Tensor = _loss_in(compute_loss(model, part, *args, **settings))
                     return loss
 
-                self._watch.observe(loss_of, dict(inputs))
+                self._observe(loss_of, dict(inputs))
             output = compute_loss(model, inputs, *args, **kwargs)
             if has_parts:
                 # Divided by the items of all micro-batches, it is a part of the mean.
                 count = 1 if items is None else trainer.args.gradient_accumulation_steps
-                self._watch.note_loss(trainer.accelerator.reduce(_loss_in(output).detach() * count, "mean"))
+                self._note_loss(trainer.accelerator.reduce(_loss_in(output).detach() * count, "mean"))
             return output
 
         vars(trainer)["compute_loss"] = watched

@@ -35,7 +35,8 @@ class Balance:
         sides: the dissipation since the reading before, and the fluctuation, of each reading that is kept.
         anchor: what the last reading saw, or None: its ``step``, the ``dimensions`` of the groups, and in
             ``positions`` their ``|x|^2`` and ``w x.b``.
-        stiffness: for each group the sum and the number of ``(1 - mu) / (2 l)`` since then.
+        stiffness: for each group the sum of ``(1 - mu) / (2 l)`` over the steps since then, and their number; without
+            any it is that of the next reading.
         losses: the step and the loss of each reading that is kept and knows it.
     """
 
@@ -50,12 +51,6 @@ class Balance:
         self.anchor, self.stiffness = None, [[0.0, 0.0] for _ in range(groups)]
         self.sides.clear()
         self.losses.clear()
-
-    def note_rate(self, index: int, lr: float, momentum: float) -> None:
-        """Count a step of a group at the rate ``lr > 0``; without any it is that of the next reading all along."""
-        total = self.stiffness[index]
-        total[0] += (1.0 - momentum) / (2.0 * lr)
-        total[1] += 1.0
 
     def follow(self, step: int, dimensions: list[int], motions: Sequence[Motion], knobs: Sequence[Knobs]) -> None:
         """Take a reading at ``step``, and compare dissipation and fluctuation since the last one."""

@@ -6,11 +6,14 @@ With gradients ``g1`` and ``g2`` of halves of ``h`` samples, ``h |g1 - g2|^2 / 2
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +23,10 @@ from heatbath.thermometry.per_sample import call_with, innermost
 from heatbath.thermometry.step_statistics import gram
 
 LossOfBatch = Callable[[Any], Tensor]
+
+
+class BatchOfOne(ValueError):
+    """A batch has no two halves; the next one may."""
 
 
 class Halves(NamedTuple):
@@ -62,7 +69,7 @@ def compare_halves(
     if size == 0:
         raise ValueError("the batch holds no tensor with samples along its first dimension: there is nothing to halve")
     if half == 0:
-        raise ValueError(f"a batch of {size} has no two halves to compare: the noise needs at least 2 samples a step")
+        raise BatchOfOne(f"a batch of {size} has no two halves to compare: the noise needs at least 2 samples a step")
     parameters = [p for group in groups for p in group]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
 
@@ -82,7 +89,7 @@ def compare_halves(
         return call_with(model, buffers, function) if buffers else function()
 
     devices = sorted({p.get_device() for p in parameters if p.is_cuda})
-    with torch.enable_grad(), torch.random.fork_rng(devices):
+    with torch.enable_grad(), torch.random.fork_rng(devices), _same_random_numbers():
         (one, first), (two, second) = (run(partial(differentiate, low, low + half)) for low in (0, half))
         if checks_loss:
             with torch.no_grad():
@@ -95,6 +102,17 @@ def compare_halves(
             {key: squares_of(g1 - g2).mul_(0.5 * half) for key, (g1, g2) in found.items()} if keeps_spreads else {}
         )
     return Halves(rows, spreads, 0.5 * (one + two))
+
+
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Put the random states of Python and NumPy back, which the model or its loss may use."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
 
 
 def _compare(pairs: list[tuple[Tensor, Tensor]], half: int) -> Tensor:

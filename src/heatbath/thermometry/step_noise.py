@@ -39,6 +39,7 @@ class NoiseSample(NamedTuple):
     clipping: float
     squares: list[float]
     loss: float
+    reason: str = ""  # why the step tells nothing
 
 
 class DataParallel:
@@ -113,17 +114,14 @@ class StepNoise:
         self._halves: Halves | None = None
         self._sizes: list[int] = []  # of the batches that it was called with
 
-    def observe(self, loss_of_batch: LossOfBatch, batch: Any, is_first: bool) -> None:
+    def observe(self, loss_of_batch: LossOfBatch, batch: Any, checks_loss: bool) -> None:
         """Count a batch, and compare its halves unless ranks or an earlier call tell the noise."""
         self._sizes.append(batch_length(batch))
         if self._halves is not None or self._ranks.size > 1:
             return
-        if not is_first and self._sizes[-1] < 2:
-            warnings.warn("a reading fell on a batch of one, which has no two halves", RuntimeWarning, stacklevel=3)
-            return
         with self._parts.paused():
             keeps_spreads = self._rule is not None
-            self._halves = compare_halves(self._model, self.groups, loss_of_batch, batch, keeps_spreads, is_first)
+            self._halves = compare_halves(self._model, self.groups, loss_of_batch, batch, keeps_spreads, checks_loss)
         self.loss = self._halves.loss if self.loss is None else self.loss
         self._parts.only_count()
 
@@ -155,7 +153,7 @@ class StepNoise:
             loss, sums, weighted = loss / self._ranks.size, both[: len(sums)], both[len(sums) :]
         sample = NoiseSample([], [], int(size) or None, 1.0, seen, loss)
         if has_changed:
-            return sample  # parameters have come or gone since they were looked at
+            return sample._replace(reason="parameters have come or gone since the step before")
         after = [
             square / multiplier**2 if multiplier else math.nan
             for square, multiplier in zip(seen, multipliers, strict=True)
@@ -166,8 +164,10 @@ class StepNoise:
         sample = sample._replace(clipping=_length_ratio(before, after))
         if self._halves is not None:
             return self._from_halves(sample, self._halves)
-        if count < 2 or any(math.isnan(number) for number in (*sums, *before)):
-            return sample
+        if count < 2:
+            return sample._replace(reason="the step had one backward pass, and no batch was observed")
+        if any(math.isnan(number) for number in (*sums, *before)):
+            return sample._replace(reason="a parameter was met several times in one backward pass")
         times, scale = told_size or sample.size or last_size or 1, self._ranks.size * scale
         rows = [compare_parts(*pair, count, scale) for pair in zip(sums, before, strict=True)]
         heats = [noise for noise, _ in rows]

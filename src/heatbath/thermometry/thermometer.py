@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from heatbath.draws import check_integer
@@ -33,6 +34,7 @@ from heatbath.optim.draw_sources import current_draw
 from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
 from heatbath.thermometry.averages import Estimate
 from heatbath.thermometry.balance import Balance
+from heatbath.thermometry.batch_halves import BatchOfOne, compare_halves
 from heatbath.thermometry.logs import Reading
 from heatbath.thermometry.per_sample import as_real, call_model, innermost
 from heatbath.thermometry.readings import Moment, NoiseAverages, compose
@@ -80,6 +82,11 @@ class Thermometer:
     Under `DistributedDataParallel`, also if the model is wrapped later, every rank needs a thermometer, and all have
     the same readings. Use it in a ``with`` statement, or call ``remove()``, to detach it.
 
+    A thermometer never stops a training. Wrong arguments raise when it is built, or at the first `observe`. After that,
+    whatever a reading lacks because of the data or the state of the training (a batch of one, gradients that are not
+    finite, a loss that raises) has its ``reason`` in ``history``, and each reason is a warning once. A callback that
+    raises is a warning once, too.
+
     Args:
         model: the model, also wrapped in `DistributedDataParallel` or compiled.
         optimizer: any torch optimizer, also with `heatbath.randomize` or `heatbath.RandomLR`.
@@ -94,13 +101,15 @@ class Thermometer:
         scaler: the `torch.amp.GradScaler`, needed for micro-batches or ranks whose losses it scales.
         process_group: the ranks over which the gradients are averaged by other means than `DistributedDataParallel`.
             Sharded parameters are not supported.
-        callback: one or several callables that take each reading, for instance `heatbath.CSVLog`.
+        callback: one or several callables that take the numbers of each reading, for instance `heatbath.CSVLog`.
 
     Attributes:
         history: the readings, flat dicts for JSON, with None for what is not known yet: ``step``, ``lr``, ``momentum``,
             ``loss``, ``gradient_norm_squared``, ``trace`` and ``noise_scale`` (each with ``_low`` and ``_high``),
             ``clipping``, ``temperature``, ``kinetic_temperature``, ``dissipation``, ``fluctuation``,
-            ``equilibrium_ratio``, ``equilibrium_low`` and ``equilibrium_high``.
+            ``equilibrium_ratio``, ``equilibrium_low`` and ``equilibrium_high``. One that lacks its noise also has a
+            ``reason``; where nothing could be read, it has ``step`` and ``reason`` alone.
+        optimizer: whose steps it counts, without what a framework has wrapped around it.
         reason: why there is no temperature; empty if there is one.
 
     Raises:
@@ -132,18 +141,26 @@ class Thermometer:
             raise ValueError(f"confidence must be a number with 0 < confidence < 1, got {confidence!r}")
         self.confidence = confidence
         self._callbacks = _check_callbacks(callback)
-        self._model, self._optimizer, self._scaler = model, watched_optimizer(model, optimizer), scaler
-        self._rule, self.reason = find_rule(self._optimizer, None if law is None else parse_law(law))
+        self._model, self.optimizer, self._scaler = model, watched_optimizer(model, optimizer), scaler
+        self._rule, self.reason = find_rule(self.optimizer, None if law is None else parse_law(law))
         self._averages = NoiseAverages(decay, self.batch_size)
-        self._balance = Balance(len(self._optimizer.param_groups), self.window)
+        self._balance = Balance(len(self.optimizer.param_groups), self.window)
         self._ranks = DataParallel(model, process_group)
         self.history: list[Reading] = []
         self.step = 0
         self._trainable: list[int] | None = None  # how many there were at the last reading, by group
         self._coming: StepNoise | None = None  # there if a reading is due
-        self._has_told = False  # that gradients are clipped
-        self._hook = self._optimizer.register_step_post_hook(self._after_step)
+        self._has_begun = False  # `observe` has been called, with the right arguments
+        self._is_mean = False  # the loss has been seen to average over a batch
+        self._missing = ""  # why the coming reading will have no noise
+        self._told: set[str] = set()  # what the user has been warned of
+        self._hook = self.optimizer.register_step_post_hook(self._after_step)
         self._prepare()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the coming step has a reading."""
+        return self._coming is not None
 
     @property
     def temperature(self) -> float | None:
@@ -190,7 +207,6 @@ class Thermometer:
         """
         return self._balance.is_stationary(self.confidence)
 
-    @outside_graphs
     def observe(self, loss_fn: Callable[..., Tensor] | None = None, batch: Any = None, targets: Any = _OMITTED) -> None:
         """Measure the gradient noise of a mini-batch if a reading is due at the coming step; else return at once.
 
@@ -211,26 +227,48 @@ class Thermometer:
                 the model takes: a tensor, a tuple or list of positional arguments, or a dict of keyword arguments.
             targets: for the loss; a tensor or containers of them, or None.
 
+        The first call tries the loss on its batch, whether a reading is due or not, and raises if it is wrong. Later
+        calls never raise: see `Thermometer`.
+
         Raises:
             TypeError: the first argument is not a function.
-            ValueError: a batch of one, or a loss that is not a mean over the batch.
+            ValueError: the loss is not a mean over the batch. What model and loss raise goes through.
         """
-        if self._coming is None or loss_fn is None:
-            return
-        if not callable(loss_fn) or isinstance(loss_fn, Tensor):
-            raise TypeError(
-                "observe takes the loss first, observe(loss_of_batch, batch) or observe(loss_fn, inputs, targets), got "
-                f"{type(loss_fn).__name__}"
-            )
-        is_first = self._averages.trace.count == 0
-        if targets is _OMITTED:
-            self._coming.observe(loss_fn, batch, is_first)
-            return
+        if is_dynamo_compiling():
+            self._observe_outside_graph(loss_fn, batch, targets)
+        elif self._coming is not None or not self._has_begun:  # most steps are spared the rest
+            self._observe(loss_fn, batch, targets)
 
-        def loss_of(pair: tuple[Any, Any]) -> Tensor:
-            return loss_fn(call_model(innermost(self._model), pair[0]), pair[1])
+    def _observe(self, loss_fn: Callable[..., Tensor] | None, batch: Any, targets: Any) -> None:
+        if loss_fn is None or (self._coming is None and self._has_begun):
+            return
+        try:
+            if not callable(loss_fn) or isinstance(loss_fn, Tensor):
+                raise TypeError(
+                    "observe takes the loss first, observe(loss_of_batch, batch) or observe(loss_fn, inputs, targets), "
+                    f"got {type(loss_fn).__name__}"
+                )
 
-        self._coming.observe(loss_of, (batch, targets), is_first)
+            def loss_of_pair(pair: tuple[Any, Any]) -> Tensor:
+                return loss_fn(call_model(innermost(self._model), pair[0]), pair[1])
+
+            loss, data = (loss_fn, batch) if targets is _OMITTED else (loss_of_pair, (batch, targets))
+            if self._coming is not None:
+                self._coming.observe(loss, data, checks_loss=not self._is_mean)
+            elif self._ranks.size == 1:
+                compare_halves(self._model, trainable(self.optimizer), loss, data)  # which raises if it is wrong
+            self._is_mean = True
+        except Exception as error:
+            if not (self._has_begun or isinstance(error, BatchOfOne)):
+                raise
+            self.miss(error)
+        self._has_begun = True
+
+    _observe_outside_graph = outside_graphs(_observe)
+
+    def miss(self, error: Exception) -> None:
+        """Let the coming reading, if one is due, have an error as its reason in place of its noise."""
+        self._missing = _one_line(error) if self._coming is not None else ""
 
     def note_loss(self, loss: Tensor | float) -> None:
         """Tell the loss of the coming step, for `at_equilibrium`, where `observe` is not called; any step will do."""
@@ -241,11 +279,12 @@ class Thermometer:
         """Detach from the optimizer; the readings stay."""
         self._hook.remove()
         self._let_go()
+        self._has_begun = True  # nothing is left to check
 
     def __repr__(self) -> str:
         known = {"temperature": self.temperature, "trace": self.trace, "noise_scale": self.noise_scale}
         numbers = ", ".join(f"{key}={value:.4g}" for key, value in known.items() if value is not None)
-        return f"Thermometer({type(self._optimizer).__name__}, step={self.step}, {numbers})"
+        return f"Thermometer({type(self.optimizer).__name__}, step={self.step}, {numbers})"
 
     def __enter__(self) -> Thermometer:
         return self
@@ -266,7 +305,7 @@ class Thermometer:
         """
         if not isinstance(state_dict, dict) or not {"step", "averages", "stiffness", "history"} <= state_dict.keys():
             raise ValueError("the state dict is not a thermometer's: it lacks step, averages, stiffness or history")
-        saved, groups = len(state_dict["stiffness"]), len(self._optimizer.param_groups)
+        saved, groups = len(state_dict["stiffness"]), len(self.optimizer.param_groups)
         if saved != groups:
             raise ValueError(f"the state dict is of {saved} parameter groups, this optimizer has {groups}")
         self.step = int(state_dict["step"])
@@ -277,56 +316,63 @@ class Thermometer:
         self._trainable = None
         self._prepare()
 
-    @outside_graphs
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 (a hook's signature)
-        rate = optimizer.param_groups[0].get("lr")
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if is_dynamo_compiling():
+            self._after_step_outside_graph(optimizer, args, kwargs)
+            return
+        groups = optimizer.param_groups
+        rate = groups[0].get("lr")
         if (type(rate) is not float or rate == 0.0) and is_rehearsal(optimizer):  # a call that most steps are spared
             return
         self.step += 1
-        if len(optimizer.param_groups) != len(self._balance.stiffness):  # a new group makes a new system: begin again
-            self._balance.restart(len(optimizer.param_groups))
-            self._averages.clear()
-        if self._rule is not None:
-            for i, group in enumerate(optimizer.param_groups):
-                lr = current_draw(optimizer, group).lr
-                if not isinstance(lr, Tensor) and lr > 0.0:  # a tensor is read at readings alone
-                    self._balance.note_rate(i, lr, self._rule.momentum(group))
-        if self._coming is not None:
-            found_inf = getattr(optimizer, "found_inf", None)
-            if found_inf is None or not found_inf.item():  # else the fused kernel has taken no step
-                with torch.no_grad():
-                    self._read(self._coming)
+        try:
+            if len(groups) != len(self._balance.stiffness):  # a new group makes a new system: begin again
+                self._balance.restart(len(groups))
+                self._averages.clear()
+            if self._rule is not None:
+                source = getattr(optimizer, "heatbath_draws", None)
+                for total, group in zip(self._balance.stiffness, groups, strict=True):
+                    lr = group["lr"] if source is None else source.current_draw(group).lr
+                    if not isinstance(lr, Tensor) and lr > 0.0:  # a tensor is read at readings alone
+                        total[0] += (1.0 - self._rule.momentum(group)) / (2.0 * lr)
+                        total[1] += 1.0
+            if self._coming is not None:
+                found_inf = getattr(optimizer, "found_inf", None)
+                if found_inf is None or not found_inf.item():  # else the fused kernel has taken no step
+                    with torch.no_grad():
+                        self._read(self._coming)
+        except Exception as error:
+            self._lose(_one_line(error))
+        if self._coming is not None or (self.step + 1) % self.interval == 0:
             self._prepare()
-        elif (self.step + 1) % self.interval == 0:
-            self._prepare()
+
+    _after_step_outside_graph = outside_graphs(_after_step)
 
     def _prepare(self) -> None:
         """Let go of the last step, and watch the coming one if a reading is due."""
         self._let_go()
         if (self.step + 1) % self.interval == 0:
-            self._coming = StepNoise(self._model, self._optimizer, self._rule, self._ranks)
+            self._coming = StepNoise(self._model, self.optimizer, self._rule, self._ranks)
 
     def _let_go(self) -> None:
         if self._coming is not None:
             self._coming.remove()
-        self._coming = None
+        self._coming, self._missing = None, ""
 
     def _read(self, coming: StepNoise) -> None:
-        rule, groups = self._rule, self._optimizer.param_groups
+        rule, groups = self._rule, self.optimizer.param_groups
         knobs = [] if rule is None else [rule.knobs(group) for group in groups]
         products = [] if rule is None else [inner_products(rule, group).tolist() for group in groups]
-        draws = [current_draw(self._optimizer, group) for group in groups]
+        draws = [current_draw(self.optimizer, group) for group in groups]
         multipliers = [float(draw.multiplier) if draw.is_in_gradients else 1.0 for draw in draws]
         scale = 1.0 if self._scaler is None else self._scaler.get_scale()
         sample = coming.measure(scale, multipliers, self.batch_size, self._averages.size)
-        members = trainable(self._optimizer)
+        members = trainable(self.optimizer)
         dimensions = [sum(as_real(p).numel() for p in group if p.grad is not None) for group in members]
         numbers = [*sample.squares, *sample.heats, *(x for row in (*products, *sample.rows) for x in row)]
         is_finite = all(math.isfinite(number) for number in numbers)
         if not (is_finite and any(dimensions)):
-            what = "there are no gradients" if is_finite else "gradients or weights are not finite"
-            self._miss(what)
-            self._balance.anchor = None
+            self._lose("there are no gradients" if is_finite else "gradients or weights are not finite")
             return
         self._tell_of_clipping(sample.clipping)
         sizes = [sum(as_real(p).numel() for p in group) for group in members]
@@ -342,23 +388,39 @@ class Thermometer:
             self._balance.losses.append((self.step, sample.loss))
         lrs = [math.nan if draw.lr is None else float(draw.lr) for draw in draws]
         moment = Moment(self.step, lrs, knobs, dimensions, sample.clipping, sample.loss)
-        self.history.append(compose(moment, self._averages, self._balance, self.dataset_size, self.confidence))
+        reading = compose(moment, self._averages, self._balance, self.dataset_size, self.confidence)
+        self.history.append(reading)
         for callback in self._callbacks:
-            callback(dict(self.history[-1]))
+            try:
+                callback(dict(reading))
+            except Exception as error:
+                name = getattr(callback, "__qualname__", type(callback).__name__)
+                self._warn(name, f"the callback {name} failed at step {self.step}: {_one_line(error)}")
+        if self._missing:
+            self._warn(self._missing, f"the reading at step {self.step} lacks its noise: {self._missing}")
+        if reason := self._missing or sample.reason:
+            reading["reason"] = reason
 
-    def _miss(self, reason: str) -> None:
-        """Say why there is no reading at this step."""
-        warnings.warn(f"{reason} at step {self.step}: no reading there", RuntimeWarning, stacklevel=3)
+    def _lose(self, reason: str) -> None:
+        """Let there be no reading at this step."""
+        reason = self._missing or reason
+        self._balance.anchor = None
+        self.history.append({"step": self.step, "reason": reason})
+        self._warn(reason, f"there is no reading at step {self.step}: {reason}")
+
+    def _warn(self, what: str, message: str) -> None:
+        key = "".join(letter for letter in what if letter.isalpha())  # the numbers in a reason may be others each time
+        if key not in self._told:
+            self._told.add(key)
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
 
     def _tell_of_clipping(self, factor: float) -> None:
-        if factor != 1.0 and not self._has_told:
-            self._has_told = True
-            warnings.warn(
+        if factor != 1.0:
+            self._warn(
+                "clipping",
                 f"the optimizer got gradients {factor:.3g} times those of the backward passes (clipped?): trace and "
                 "noise scale are those before, the temperature that of a rate smaller by this factor; gradients of a "
                 "GradScaler need Thermometer(..., scaler=...)",
-                RuntimeWarning,
-                stacklevel=2,
             )
 
     def _latest(self, key: str) -> float:
@@ -374,3 +436,8 @@ def _check_callbacks(callback: Callback | Iterable[Callback]) -> list[Callback]:
         if not callable(one):
             raise TypeError(f"callback must be a function of a reading, such as hb.CSVLog('run.csv'), got {one!r}")
     return found
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, TypeError | ValueError) and text else f"{type(error).__name__}: {text}".rstrip(": ")
