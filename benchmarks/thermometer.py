@@ -8,8 +8,8 @@ Three numbers for each model, on batches of 256 random images, or for the Transf
 * ``idle``: what the two calls cost at a step without a reading, timed one by one between the parts of a step, as their
   code is no longer in the processor's caches by then; over a step.
 * ``overall``: ``1 + idle + (reading - 1) / interval``; at most 1.02 is what we hold ourselves to. Where the time allows
-  at least five rounds, ``whole runs`` of ``interval`` steps are timed as well, a few steps with the thermometer and a few
-  without in turn. On one thread all times are those of the processor (`time.process_time`).
+  at least five rounds, ``whole runs`` of ``interval`` steps are timed as well, a few steps with the thermometer and a
+  few without in turn. On one thread all times are those of the processor (`time.process_time`).
 
 Memory is the peak of a step with a reading over that of one without, at most 1.3. On CUDA it is PyTorch's own count,
 ``max_memory_allocated``. On the CPU it is the running sum of the allocations that `torch.profiler` records during the
@@ -95,7 +95,7 @@ def time_model(name: str, device: torch.device, seconds: float) -> dict[str, flo
 
 
 def time_whole_run(plain: Step, sparse: Step, interval: int, run: int, device: torch.device) -> float:
-    """The time of ``interval`` steps with a thermometer over that without, in turn by few steps: both meet alike loads."""
+    """The time of ``interval`` steps with a thermometer over that without, few steps in turn: both meet alike loads."""
     took = {plain: 0.0, sparse: 0.0}
     for i in range(interval // BLOCK):
         for step in (plain, sparse) if (i + run) % 2 else (sparse, plain):

@@ -22,6 +22,11 @@ from thermometer_runs import batch, small_network, step
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+def train(model, optimizer, thermometer, batches):
+    for inputs, targets in batches:
+        step(model, optimizer, thermometer, inputs, targets, cross_entropy)
+
+
 def make(**settings):
     model = small_network()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5)
@@ -32,8 +37,7 @@ def make(**settings):
 def test_a_batch_of_one_is_a_reading_without_its_noise(sizes):
     model, optimizer, thermometer = make()
     with pytest.warns(RuntimeWarning, match="a batch of 1 has no two halves") as told:
-        for k, size in enumerate(sizes):
-            step(model, optimizer, thermometer, *batch(k, size), cross_entropy)
+        train(model, optimizer, thermometer, [batch(k, size) for k, size in enumerate(sizes)])
     assert len(told) == 1
     assert ["a batch of 1" in reading.get("reason", "") for reading in thermometer.history] == [s == 1 for s in sizes]
     assert all(reading["kinetic_temperature"] > 0 for reading in thermometer.history)
@@ -50,7 +54,7 @@ def test_a_first_batch_of_one_between_two_readings_is_no_reading():
 @pytest.mark.parametrize("interval", [1, 250])
 def test_wrong_arguments_are_told_at_the_first_call(interval):
     """Long before the first reading, and nothing has changed."""
-    model, optimizer, thermometer = make(interval=interval)
+    model, _, thermometer = make(interval=interval)
     before = copy.deepcopy([model.state_dict(), torch.get_rng_state(), random.getstate(), str(np.random.get_state())])  # noqa: NPY002
     x, y = batch(0)
     wrong = [
@@ -81,17 +85,19 @@ def test_a_loss_that_goes_wrong_later_stops_no_training(later):
 
     losses = {"raises": broken, "no function": batch(0)[0], "sum": lambda o, t: cross_entropy(o, t).exp().repeat(2)}
     words = {"raises": "KeyError: 'labels'", "no function": "observe takes the loss first", "sum": "one number"}
-    with pytest.warns(RuntimeWarning) as told:
+
+    def loop():
         for k in range(8):
             x, y = batch(k)
-            if later == "nan" and k > 3:
-                x = x * math.nan
+            x = x * math.nan if later == "nan" and k > 3 else x
+            thermometer.observe(cross_entropy if k < 3 else losses.get(later, cross_entropy), x, y)
             for net, opt in ((model, optimizer), (plain, reference)):
                 opt.zero_grad()
-                if net is model:
-                    thermometer.observe(cross_entropy if k < 3 else losses.get(later, cross_entropy), x, y)
                 cross_entropy(net(x), y).backward()
                 opt.step()
+
+    with pytest.warns(RuntimeWarning) as told:
+        loop()
     expected = words.get(later, "not finite")
     assert [expected in str(warning.message) for warning in told] == [True]
     first = 2 if later == "nan" else 1
@@ -109,8 +115,7 @@ def test_a_callback_that_fails_is_told_once_and_stops_nothing():
 
     model, optimizer, thermometer = make(callback=[log, seen.append])
     with pytest.warns(RuntimeWarning, match="the callback .*log failed at step 1: OSError: the disk is full") as told:
-        for k in range(3):
-            step(model, optimizer, thermometer, *batch(k), cross_entropy)
+        train(model, optimizer, thermometer, [batch(k) for k in range(3)])
     assert len(told) == 1
     assert seen == thermometer.history
     assert len(seen) == 3
@@ -267,3 +272,23 @@ def test_it_prints_what_it_reads():
     assert repr(thermometer) == "Thermometer(SGD, step=0, temperature=nan, trace=nan, noise_scale=nan)"
     step(model, optimizer, thermometer, *batch(0), cross_entropy)
     assert repr(thermometer).startswith(f"Thermometer(SGD, step=1, temperature={thermometer.temperature:.4g}, trace=")
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.RMSprop])
+def test_it_draws_and_shows_what_it_reads(kind):
+    pytest.importorskip("matplotlib")
+    model = small_network()
+    optimizer = kind(model.parameters(), 0.01)
+    thermometer = Thermometer(model, optimizer, interval=1)
+    train(model, optimizer, thermometer, [batch(k) for k in range(4)])
+    optimizer.zero_grad()
+    with pytest.warns(RuntimeWarning, match="there are no gradients"):
+        optimizer.step()
+    axes = thermometer.plot()
+    key = "temperature" if thermometer.reason == "" else "noise_scale"
+    expected = [(r["step"], r[key]) for r in thermometer.history if r.get(key)]
+    np.testing.assert_allclose(axes.lines[0].get_xydata(), expected)
+    assert thermometer.plot(axes) is axes
+    shown = thermometer._repr_html_()
+    assert f"<tr><th>trace</th><td>{thermometer.trace}</td></tr>" in shown
+    assert ("<th>temperature</th>" in shown) == (key == "temperature")

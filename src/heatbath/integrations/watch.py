@@ -82,11 +82,12 @@ class Watch:
     @property
     def _is_due(self) -> bool:
         """Whether the coming step has a reading."""
-        return self._thermometer is not None and self._thermometer.is_due
+        thermometer = self._thermometer
+        return thermometer is not None and (thermometer.step + 1) % thermometer.interval == 0
 
     def _observe(self, loss_of_batch: Callable[[Any], Tensor], batch: Any) -> None:
         """Measure the gradient noise of a batch if a reading is due."""
-        if self._thermometer is not None and self._thermometer.is_due:
+        if self._thermometer is not None and self._is_due:
             try:
                 self._thermometer.observe(loss_of_batch, batch)
             except Exception as error:  # of a first call

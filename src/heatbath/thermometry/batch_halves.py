@@ -25,7 +25,7 @@ from heatbath.thermometry.step_statistics import gram
 LossOfBatch = Callable[[Any], Tensor]
 
 
-class BatchOfOne(ValueError):
+class BatchOfOneError(ValueError):
     """A batch has no two halves; the next one may."""
 
 
@@ -69,7 +69,9 @@ def compare_halves(
     if size == 0:
         raise ValueError("the batch holds no tensor with samples along its first dimension: there is nothing to halve")
     if half == 0:
-        raise BatchOfOne(f"a batch of {size} has no two halves to compare: the noise needs at least 2 samples a step")
+        raise BatchOfOneError(
+            f"a batch of {size} has no two halves to compare: the noise needs at least 2 samples a step"
+        )
     parameters = [p for group in groups for p in group]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
 

@@ -18,10 +18,50 @@ import csv
 import itertools
 import os
 import warnings
+from collections.abc import Callable, Iterable, Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
 Reading = dict[str, float | int | str | None]  # text is a reason
+Callback = Callable[[Reading], Any]
+
+
+def check_callbacks(callback: Callback | Iterable[Callback]) -> list[Callback]:
+    """Return one callback or several as a list; raise TypeError if one is no function."""
+    given: Any = callback
+    is_one = callable(given) or isinstance(given, str) or not isinstance(given, Iterable)
+    found: list[Any] = [given] if is_one else list(given)
+    for one in found:
+        if not callable(one):
+            raise TypeError(f"callback must be a function of a reading, such as hb.CSVLog('run.csv'), got {one!r}")
+    return found
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error says; that of other code with its kind."""
+    text = " ".join(str(error).split())
+    return text if text and isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {text}"
+
+
+class WarnOnce:
+    """Warns of each thing once, by the letters in it: its numbers may be others each time."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def __call__(self, what: str, message: str) -> None:
+        """Warn of something."""
+        if (key := "".join(filter(str.isalpha, what))) not in self._told:
+            self._told.add(key)
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+
+def show_numbers(title: str, numbers: Mapping[str, Any]) -> str:
+    """Return a small table in HTML, for notebooks."""
+    shown = {name: f"{x:.4g}" if type(x) is float else str(x) for name, x in numbers.items() if x is not None}
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in shown.items())
+    return f"<p>{escape(title)}</p><table><tbody>{rows}</tbody></table>"
 
 
 class CSVLog:

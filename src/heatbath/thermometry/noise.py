@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from heatbath.draws import check_integer
 from heatbath.laws import Law, parse_law
 from heatbath.thermometry.containers import Data, collect, count_samples
+from heatbath.thermometry.logs import show_numbers
 from heatbath.thermometry.moments import Moments, central_moments, participation_ratio, squares, widened
 from heatbath.thermometry.per_sample import (
     BatchGradients,
@@ -66,7 +67,7 @@ class CovarianceTrace(NamedTuple):
         return self.dropped / self.total if self.total else 0.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GradientNoise:
     """What `measure_noise` found.
 
@@ -110,7 +111,7 @@ class GradientNoise:
     trace: float
     trace_error: float
     layer_traces: dict[str, float]
-    spectrum: np.ndarray[Any, np.dtype[np.float64]] = field(repr=False)
+    spectrum: np.ndarray[Any, np.dtype[np.float64]]
     effective_rank: float
     effective_rank_error: float
     variances: dict[str, float]
@@ -121,6 +122,17 @@ class GradientNoise:
     spectrum_rows: int
     chunk_size: int
     dimension: int
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{name}={value:.4g}" for name, value in self._numbers().items())
+        return f"GradientNoise({numbers}, method={self.method!r}, samples={self.samples})"
+
+    def _repr_html_(self) -> str:
+        return show_numbers(f"Gradient noise of {self.samples} samples, method {self.method!r}", self._numbers())
+
+    def _numbers(self) -> dict[str, float]:
+        names = ("trace", "trace_error", "gradient_norm_squared", "noise_scale", "effective_rank")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def noise_scale(self) -> float:

@@ -18,8 +18,8 @@ Adam and AdamW are SGD in preconditioned coordinates (see `step_rules`), and hav
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -30,19 +30,15 @@ from torch.optim import Optimizer
 
 from heatbath.draws import check_integer
 from heatbath.laws import Law, parse_law
-from heatbath.optim.draw_sources import current_draw
 from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
 from heatbath.thermometry.averages import Estimate
-from heatbath.thermometry.balance import Balance
-from heatbath.thermometry.batch_halves import BatchOfOne, compare_halves
-from heatbath.thermometry.logs import Reading
-from heatbath.thermometry.per_sample import as_real, call_model, innermost
-from heatbath.thermometry.readings import Moment, NoiseAverages, compose
-from heatbath.thermometry.step_noise import DataParallel, StepNoise, trainable
+from heatbath.thermometry.batch_halves import BatchOfOneError, compare_halves
+from heatbath.thermometry.logs import Callback, Reading, WarnOnce, check_callbacks, one_line, show_numbers
+from heatbath.thermometry.per_sample import call_model, innermost
+from heatbath.thermometry.readings import Readings
+from heatbath.thermometry.step_noise import DataParallel, NoiseSample, StepNoise, trainable
 from heatbath.thermometry.step_rules import find_rule, watched_optimizer
-from heatbath.thermometry.step_statistics import describe_motion, inner_products
 
-Callback = Callable[[Reading], Any]
 _OMITTED: Any = object()
 
 
@@ -140,27 +136,21 @@ class Thermometer:
         if not 0.0 < confidence < 1.0:
             raise ValueError(f"confidence must be a number with 0 < confidence < 1, got {confidence!r}")
         self.confidence = confidence
-        self._callbacks = _check_callbacks(callback)
+        self._callbacks = check_callbacks(callback)
         self._model, self.optimizer, self._scaler = model, watched_optimizer(model, optimizer), scaler
         self._rule, self.reason = find_rule(self.optimizer, None if law is None else parse_law(law))
-        self._averages = NoiseAverages(decay, self.batch_size)
-        self._balance = Balance(len(self.optimizer.param_groups), self.window)
+        averaging: dict[str, Any] = {"decay": decay, "window": self.window, "confidence": confidence}
+        self._readings = Readings(self.optimizer, self._rule, self.batch_size, self.dataset_size, **averaging)
         self._ranks = DataParallel(model, process_group)
         self.history: list[Reading] = []
         self.step = 0
-        self._trainable: list[int] | None = None  # how many there were at the last reading, by group
         self._coming: StepNoise | None = None  # there if a reading is due
         self._has_begun = False  # `observe` has been called, with the right arguments
         self._is_mean = False  # the loss has been seen to average over a batch
         self._missing = ""  # why the coming reading will have no noise
-        self._told: set[str] = set()  # what the user has been warned of
+        self._warn = WarnOnce()
         self._hook = self.optimizer.register_step_post_hook(self._after_step)
         self._prepare()
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the coming step has a reading."""
-        return self._coming is not None
 
     @property
     def temperature(self) -> float | None:
@@ -178,12 +168,12 @@ class Thermometer:
     @property
     def trace(self) -> Estimate:
         """The trace ``tr(S1)`` of the covariance of a sample's gradient, a float with ``low`` and ``high``."""
-        return self._averages.intervals(self.confidence)[0]
+        return self._readings.intervals()[0]
 
     @property
     def noise_scale(self) -> Estimate:
         """The noise scale ``tr(S1) / |g|^2`` in samples, the critical batch size, with ``low`` and ``high``."""
-        return self._averages.intervals(self.confidence)[1]
+        return self._readings.intervals()[1]
 
     @property
     def equilibrium_ratio(self) -> Estimate:
@@ -192,12 +182,12 @@ class Thermometer:
         It is 1 in a stationary state. If the interval leaves 1 out, the run is still on its way; it errs on the long
         side (`balance.Balance.ratio`). That it holds 1 does not prove a stationary state: see `at_equilibrium`.
         """
-        return self._balance.ratio(self.confidence)
+        return self._readings.balance.ratio(self.confidence)
 
     @property
     def loss_drift(self) -> Estimate:
         """The change of the loss per step in the last ``window`` readings, a float with ``low`` and ``high``."""
-        return self._balance.drift(self.confidence)
+        return self._readings.balance.drift(self.confidence)
 
     @property
     def at_equilibrium(self) -> bool | None:
@@ -205,7 +195,7 @@ class Thermometer:
 
         None while the data do not tell: too few readings, or no losses (`observe` and `note_loss` give them).
         """
-        return self._balance.is_stationary(self.confidence)
+        return self._readings.balance.is_stationary(self.confidence)
 
     def observe(self, loss_fn: Callable[..., Tensor] | None = None, batch: Any = None, targets: Any = _OMITTED) -> None:
         """Measure the gradient noise of a mini-batch if a reading is due at the coming step; else return at once.
@@ -259,7 +249,7 @@ class Thermometer:
                 compare_halves(self._model, trainable(self.optimizer), loss, data)  # which raises if it is wrong
             self._is_mean = True
         except Exception as error:
-            if not (self._has_begun or isinstance(error, BatchOfOne)):
+            if not (self._has_begun or isinstance(error, BatchOfOneError)):
                 raise
             self.miss(error)
         self._has_begun = True
@@ -268,7 +258,7 @@ class Thermometer:
 
     def miss(self, error: Exception) -> None:
         """Let the coming reading, if one is due, have an error as its reason in place of its noise."""
-        self._missing = _one_line(error) if self._coming is not None else ""
+        self._missing = one_line(error) if self._coming is not None else ""
 
     def note_loss(self, loss: Tensor | float) -> None:
         """Tell the loss of the coming step, for `at_equilibrium`, where `observe` is not called; any step will do."""
@@ -281,10 +271,28 @@ class Thermometer:
         self._let_go()
         self._has_begun = True  # nothing is left to check
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the temperatures over the steps, or the noise scale where the step has none; return Matplotlib's axes.
+
+        Args:
+            ax: the axes to draw on; new ones by default.
+
+        Raises:
+            ModuleNotFoundError: Matplotlib is not installed.
+        """
+        # By its name: pictures are made in a room that imports this one.
+        plots = import_module("heatbath.report.plots.measurements")
+        return (plots.plot_noise_scale if self.reason else plots.plot_temperatures)(self.history, ax)
+
     def __repr__(self) -> str:
-        known = {"temperature": self.temperature, "trace": self.trace, "noise_scale": self.noise_scale}
-        numbers = ", ".join(f"{key}={value:.4g}" for key, value in known.items() if value is not None)
+        known = {name: getattr(self, name) for name in ("temperature", "trace", "noise_scale")}
+        numbers = ", ".join(f"{name}={value:.4g}" for name, value in known.items() if value is not None)
         return f"Thermometer({type(self.optimizer).__name__}, step={self.step}, {numbers})"
+
+    def _repr_html_(self) -> str:
+        names = ("temperature", "kinetic_temperature", "trace", "noise_scale", "equilibrium_ratio", "at_equilibrium")
+        title = f"Thermometer of {type(self.optimizer).__name__}, step {self.step}, {len(self.history)} readings"
+        return show_numbers(title, {name: getattr(self, name) for name in names})
 
     def __enter__(self) -> Thermometer:
         return self
@@ -295,7 +303,7 @@ class Thermometer:
     def state_dict(self) -> dict[str, Any]:
         """Return averages, window and history: numbers and text only."""
         history = [dict(reading) for reading in self.history]
-        return {"step": self.step, **self._averages.state_dict(), **self._balance.state_dict(), "history": history}
+        return {"step": self.step, **self._readings.state_dict(), "history": history}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state, as if the run had never stopped.
@@ -309,11 +317,8 @@ class Thermometer:
         if saved != groups:
             raise ValueError(f"the state dict is of {saved} parameter groups, this optimizer has {groups}")
         self.step = int(state_dict["step"])
-        self._balance = Balance(saved, self.window)
-        self._balance.load_state_dict(state_dict)
-        self._averages.load_state_dict(state_dict)
+        self._readings.load_state_dict(state_dict)
         self.history = [dict(reading) for reading in state_dict["history"]]
-        self._trainable = None
         self._prepare()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -326,12 +331,11 @@ class Thermometer:
             return
         self.step += 1
         try:
-            if len(groups) != len(self._balance.stiffness):  # a new group makes a new system: begin again
-                self._balance.restart(len(groups))
-                self._averages.clear()
+            if len(groups) != len(self._readings.balance.stiffness):  # a new group makes a new system: begin again
+                self._readings.restart()
             if self._rule is not None:
                 source = getattr(optimizer, "heatbath_draws", None)
-                for total, group in zip(self._balance.stiffness, groups, strict=True):
+                for total, group in zip(self._readings.balance.stiffness, groups, strict=True):
                     lr = group["lr"] if source is None else source.current_draw(group).lr
                     if not isinstance(lr, Tensor) and lr > 0.0:  # a tensor is read at readings alone
                         total[0] += (1.0 - self._rule.momentum(group)) / (2.0 * lr)
@@ -339,10 +343,11 @@ class Thermometer:
             if self._coming is not None:
                 found_inf = getattr(optimizer, "found_inf", None)
                 if found_inf is None or not found_inf.item():  # else the fused kernel has taken no step
+                    scale = 1.0 if self._scaler is None else self._scaler.get_scale()
                     with torch.no_grad():
-                        self._read(self._coming)
+                        self._add(*self._readings.read(self.step, self._coming, scale))
         except Exception as error:
-            self._lose(_one_line(error))
+            self._lose(one_line(error))
         if self._coming is not None or (self.step + 1) % self.interval == 0:
             self._prepare()
 
@@ -359,43 +364,21 @@ class Thermometer:
             self._coming.remove()
         self._coming, self._missing = None, ""
 
-    def _read(self, coming: StepNoise) -> None:
-        rule, groups = self._rule, self.optimizer.param_groups
-        knobs = [] if rule is None else [rule.knobs(group) for group in groups]
-        products = [] if rule is None else [inner_products(rule, group).tolist() for group in groups]
-        draws = [current_draw(self.optimizer, group) for group in groups]
-        multipliers = [float(draw.multiplier) if draw.is_in_gradients else 1.0 for draw in draws]
-        scale = 1.0 if self._scaler is None else self._scaler.get_scale()
-        sample = coming.measure(scale, multipliers, self.batch_size, self._averages.size)
-        members = trainable(self.optimizer)
-        dimensions = [sum(as_real(p).numel() for p in group if p.grad is not None) for group in members]
-        numbers = [*sample.squares, *sample.heats, *(x for row in (*products, *sample.rows) for x in row)]
-        is_finite = all(math.isfinite(number) for number in numbers)
-        if not (is_finite and any(dimensions)):
-            self._lose("there are no gradients" if is_finite else "gradients or weights are not finite")
-            return
-        self._tell_of_clipping(sample.clipping)
-        sizes = [sum(as_real(p).numel() for p in group) for group in members]
-        if self._trainable not in (None, sizes):  # frozen or set free since: the old sums are over others
-            self._averages.clear()
-        self._trainable = sizes
-        self._averages.add_noise(sample, self.batch_size)
-        if rule is not None:
-            motions = [describe_motion(knob, row) for knob, row in zip(knobs, products, strict=True)]
-            self._averages.add_motion(knobs, motions)
-            self._balance.follow(self.step, dimensions, motions, knobs)
-        if math.isfinite(sample.loss):
-            self._balance.losses.append((self.step, sample.loss))
-        lrs = [math.nan if draw.lr is None else float(draw.lr) for draw in draws]
-        moment = Moment(self.step, lrs, knobs, dimensions, sample.clipping, sample.loss)
-        reading = compose(moment, self._averages, self._balance, self.dataset_size, self.confidence)
+    def _add(self, reading: Reading, sample: NoiseSample) -> None:
         self.history.append(reading)
         for callback in self._callbacks:
             try:
                 callback(dict(reading))
             except Exception as error:
                 name = getattr(callback, "__qualname__", type(callback).__name__)
-                self._warn(name, f"the callback {name} failed at step {self.step}: {_one_line(error)}")
+                self._warn(name, f"the callback {name} failed at step {self.step}: {one_line(error)}")
+        if sample.clipping != 1.0:
+            self._warn(
+                "clipping",
+                f"the optimizer got gradients {sample.clipping:.3g} times those of the backward passes (clipped?): "
+                "trace and noise scale are those before, the temperature that of a rate smaller by this factor; "
+                "gradients of a GradScaler need Thermometer(..., scaler=...)",
+            )
         if self._missing:
             self._warn(self._missing, f"the reading at step {self.step} lacks its noise: {self._missing}")
         if reason := self._missing or sample.reason:
@@ -404,40 +387,10 @@ class Thermometer:
     def _lose(self, reason: str) -> None:
         """Let there be no reading at this step."""
         reason = self._missing or reason
-        self._balance.anchor = None
+        self._readings.balance.anchor = None
         self.history.append({"step": self.step, "reason": reason})
         self._warn(reason, f"there is no reading at step {self.step}: {reason}")
-
-    def _warn(self, what: str, message: str) -> None:
-        key = "".join(letter for letter in what if letter.isalpha())  # the numbers in a reason may be others each time
-        if key not in self._told:
-            self._told.add(key)
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
-
-    def _tell_of_clipping(self, factor: float) -> None:
-        if factor != 1.0:
-            self._warn(
-                "clipping",
-                f"the optimizer got gradients {factor:.3g} times those of the backward passes (clipped?): trace and "
-                "noise scale are those before, the temperature that of a rate smaller by this factor; gradients of a "
-                "GradScaler need Thermometer(..., scaler=...)",
-            )
 
     def _latest(self, key: str) -> float:
         value = next((reading[key] for reading in reversed(self.history) if key in reading), None)
         return value if isinstance(value, float) else math.nan
-
-
-def _check_callbacks(callback: Callback | Iterable[Callback]) -> list[Callback]:
-    given: Any = callback
-    is_one = callable(given) or isinstance(given, str) or not isinstance(given, Iterable)
-    found: list[Any] = [given] if is_one else list(given)
-    for one in found:
-        if not callable(one):
-            raise TypeError(f"callback must be a function of a reading, such as hb.CSVLog('run.csv'), got {one!r}")
-    return found
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, TypeError | ValueError) and text else f"{type(error).__name__}: {text}".rstrip(": ")

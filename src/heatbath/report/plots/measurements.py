@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,7 +64,7 @@ def plot_temperatures(history: Sequence[Mapping[str, Any]], ax: Axes | None = No
     ax = new_axis(ax, (5.0, 4.0))
     labels = {"temperature": "from the gradient noise", "kinetic_temperature": "from the velocity"}
     for (key, label), colour in zip(labels.items(), (BLUE, ORANGE), strict=True):
-        points = [(row["step"], row[key]) for row in history if row[key] is not None and row[key] > 0]
+        points = [(row["step"], row[key]) for row in history if (row.get(key) or 0) > 0]
         if points:
             ax.plot(*zip(*points, strict=True), color=colour, label=label, linewidth=1.3)
     ax.set(yscale="log", xlabel="steps", ylabel="temperature $T$ per direction")
@@ -72,10 +73,24 @@ def plot_temperatures(history: Sequence[Mapping[str, Any]], ax: Axes | None = No
     return tidy(ax)
 
 
+def plot_noise_scale(history: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
+    """Draw the noise scale, the critical batch size, with its interval over the steps of a training."""
+    ax = new_axis(ax, (5.0, 4.0))
+    rows = [row for row in history if row.get("noise_scale") is not None]
+    steps = [row["step"] for row in rows]
+    low, high = ([row[f"noise_scale_{end}"] or math.nan for row in rows] for end in ("low", "high"))
+    ax.fill_between(steps, low, high, color=SKY, alpha=0.35, linewidth=0, label="95 % interval")
+    ax.plot(steps, [row["noise_scale"] for row in rows], color=BLUE, linewidth=1.3, label="noise scale")
+    ax.set(yscale="log", xlabel="steps", ylabel="noise scale in samples")
+    ax.set_title("Critical batch size along the training")
+    ax.legend(frameon=False)
+    return tidy(ax)
+
+
 def plot_equilibrium_ratio(history: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
     """Draw dissipation over fluctuation with its interval; 1 is a stationary state."""
     ax = new_axis(ax, (5.0, 4.0))
-    rows = [row for row in history if row["equilibrium_ratio"] is not None and row["equilibrium_low"] is not None]
+    rows = [row for row in history if None not in (row.get("equilibrium_ratio"), row.get("equilibrium_low"))]
     steps = [row["step"] for row in rows]
     low, high = ([row[key] for row in rows] for key in ("equilibrium_low", "equilibrium_high"))
     ax.axhline(1.0, color="black", linestyle="--", linewidth=1.0)
