@@ -37,11 +37,7 @@ class Check(NamedTuple):
 def check_assumptions(a: Floats, b: Floats, *, paired: bool, margin: float | None = None) -> Check:
     """Return what speaks against the t test of two groups, and the p-value of a permutation test if something does.
 
-    Args:
-        a: the first group; finite, two values or more.
-        b: the second group.
-        paired: whether the test is on the differences.
-        margin: None for the two-sided test of no difference, else for the test of equality within it.
+    It is the two-sided test of no difference, or with a margin that of equality within it.
     """
     groups = (a - b,) if paired else (a, b)
     outliers = tuple(map(find_outliers, groups))

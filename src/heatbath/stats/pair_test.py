@@ -92,12 +92,11 @@ class PairTest:
         if self.verdict == "equal" or self.is_beyond or (self.margin is None and self.verdict != "undecided"):
             return None
         claim, error = self._above, 0.5 * self.error
-        if self.margin is not None:
-            size, bound = abs(self._scaled(self.difference)), self._scaled(self.margin)
+        if self.margin is not None and abs(self._scaled(self.difference)) <= self._scaled(self.margin):
+            claim, error = self._equal, self.error
+        elif self.margin is not None:
             kind: Literal["greater", "less"] = "greater" if self.above.p_if_false < self.above.p_if_true else "less"
-            claim, error = (
-                (self._equal, self.error) if size <= bound else (replace(claim, kind=kind, margin=self.margin), error)
-            )
+            claim = replace(claim, kind=kind, margin=self.margin)
         return range_of_seeds(claim, error, self.power, self.above.freedom)
 
     @cached_property

@@ -46,15 +46,11 @@ class Sample:
 
 
 def read_sample(name: str, source: Any, metric: str | None = None) -> Sample:
-    """Return a group from whatever holds its numbers.
+    """Return a group from whatever holds its numbers; None stands for a run without one.
 
-    Args:
-        name: of the group.
-        source: numbers in a list, tuple or array; a mapping from seeds to numbers; a data frame with a column of the
-            metric, and perhaps one called ``seed``; a series, whose index has the seeds if it is called so; or records
-            of runs. None stands for a run without a number.
-        metric: the column, or what is taken of records: a curve (its last value), or ``best_`` or ``tail_`` with its
-            name.
+    That is a list, tuple or array; a mapping from seeds; a data frame with a column of the metric, and perhaps one
+    called ``seed``; a series, whose index has the seeds if it is called so; or records of runs. The metric of records
+    is a curve (its last value), or ``best_`` or ``tail_`` with its name.
     """
     if isinstance(source, Sample):
         return source

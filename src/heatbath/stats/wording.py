@@ -120,16 +120,12 @@ def counts(outcomes: Mapping[str, int], names: Iterable[str]) -> str:
 
 def seeds(needed: SeedsNeeded) -> str:
     """Return a number of seeds to two digits, with its range, such as ``about 40 seeds (31 to 76)``."""
-    about, low, high = needed
-    if about > _MANY:
+    units = (10 ** max(0, len(str(number)) - 2) for number in needed)
+    about, low, high = (-(-number // unit) * unit for number, unit in zip(needed, units, strict=True))
+    if needed.about > _MANY:
         return f"over {_MANY} seeds"
-    most = _rounded(high) if high <= _MANY else f"over {_MANY}"
-    return f"about {_rounded(about)} seeds{f' ({_rounded(low)} to {most})' if low < high else ''}"
-
-
-def _rounded(number: int) -> int:
-    unit = int(10 ** max(0, len(str(number)) - 2))
-    return -(-number // unit) * unit
+    most = high if needed.high <= _MANY else f"over {_MANY}"
+    return f"about {about} seeds{f' ({low} to {most})' if needed.low < needed.high else ''}"
 
 
 def margin(value: float) -> str:

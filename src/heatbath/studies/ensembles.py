@@ -142,12 +142,8 @@ def write_pictures(
 ) -> list[Path]:
     """Write ``density.gif``, ``summary.json`` and pictures, and return the files, which appear when all are whole.
 
-    Args:
-        folder: where to; an interrupt leaves there what was there before.
-        pictures: functions that draw an axis, by the name of the file.
-        animate: writes the animation to a file, and calls ``progress`` with the frames done and their total.
-        summary: the numbers.
-        progress: called with the fraction done and what is being done.
+    A picture is a function that draws an axis. ``animate`` writes to a file, and calls ``progress`` with the frames
+    done and their total.
     """
     report = progress or (lambda _fraction, _message: None)
 
@@ -173,12 +169,9 @@ def describe_knobs(knobs: Thermostat) -> dict[str, Any]:
 
 
 def histogram_distance(share: Array, expected: Array, variance: Array) -> dict[str, float]:
-    """Return ``sum |share - expected|`` over bars, and what it would be if the law were ``expected``.
+    """Return ``sum |share - expected|`` over bars, and what sampling makes it if the law is the expected one.
 
-    Args:
-        share: the fraction of the trajectories in each bar.
-        expected: its expectation.
-        variance: of the difference of the two, from sampling.
+    A share is the fraction of the trajectories in a bar; the variance is that of ``share - expected``.
     """
     return {
         "found": float(np.abs(share - expected).sum()),

@@ -57,7 +57,7 @@ def measure_training(
     Args:
         knobs: rate, batch size, momentum, Nesterov, law and coupling.
         model: of one of `heatbath.tasks.registry.networks`.
-        dataset: "mnist5k", "mnist" or "cifar10", one with images of the network's shape.
+        dataset: one with images of the network's shape.
         epochs: how long to train.
         at_epochs: after which epochs to measure the noise; by default before the first, in the middle and at the end.
         weight_decay: part of the gradient, as in SGD.
@@ -67,9 +67,6 @@ def measure_training(
         device: where to train.
         data_dir: where to look for the data first.
         progress: called with the fraction done and what is being done.
-
-    Raises:
-        ValueError: a setting is out of range, or the network does not fit the images.
     """
     report = progress or (lambda _fraction, _message: None)
     check_images(model, dataset)

@@ -27,10 +27,11 @@ from heatbath.engine.run import complete
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Record
 from heatbath.stats import wording
+from heatbath.stats.compare import compare
 from heatbath.stats.comparison import Comparison, Comparisons
 from heatbath.stats.looks import FILE, LookRecord, recorded_looks
 from heatbath.stats.margins import parse_margin
-from heatbath.stats.samples import DEFAULT_METRIC, is_lower_better, pair, read_sample, treat_diverged
+from heatbath.stats.samples import DEFAULT_METRIC, is_lower_better, read_sample, treat_diverged
 from heatbath.stats.sequential import Look, doubling_looks, plan_looks
 from heatbath.stats.t_tests import check_probability
 
@@ -211,10 +212,9 @@ class _Course:
         samples = dict(zip(self.running, treated, strict=True))
         family = comb(len(self.arms), 2)
         for first, second in self._open():
-            a, b, paired, notes = pair(samples[first], samples[second])
-            test = Comparison(
-                self.metric, a, b, self.margin, paired, self.error, family, self.lower_is_better, notes=notes
-            )
+            two, names = (samples[first], samples[second]), (first, second)
+            alone = compare(*two, self.metric, self.margin, names=names, lower_is_better=self.lower_is_better)
+            test = replace(alone, error=self.error, family=family)
             seen = record.look(test, look.plan, lambda test: replace(test, error=test.error * look.share, look=look))
             self.found[first, second] = seen
             if seen.verdict in ("better", "worse"):

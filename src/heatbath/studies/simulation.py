@@ -86,10 +86,6 @@ def simulate(
         cells: of the mesh; by default at least four to a thermal width.
         seed: of the trajectories.
         progress: called with the fraction done and what is being done.
-
-    Raises:
-        ValueError: a knob is out of range, the rate is unstable, the landscape has more than one dimension, or no mesh
-            of reasonable size holds start and equilibrium.
     """
     report = progress or (lambda _fraction, _message: None)
     landscape = parse_landscape(landscape)

@@ -81,15 +81,8 @@ def transfer(
     rate and betas to the power ``k``, so that their half-lives are the same numbers of samples; and ``sqrt(k)`` times
     the weight decay, so that weights shrink as much over a sample.
 
-    Args:
-        original: the recipe.
-        batch_size: the new one; None keeps it, like the others.
-        momentum: the new one, for SGD.
-        law: the new law of the multiplier, for SGD.
-        dataset_size: the number of samples if they are drawn without replacement.
-
-    Raises:
-        ValueError: nothing is changed, there is no such rule, or no rate has the temperature.
+    What is None stays. Samples that are drawn without replacement have a ``dataset_size``. What the theory has no rule
+    for, or no rate, is refused.
     """
     if batch_size is None and momentum is None and law is None:
         raise ValueError("nothing to transfer to: give another batch size, momentum or law")
