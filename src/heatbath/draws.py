@@ -78,10 +78,7 @@ def draw(law: Law | str, seed: int, start: int, count: int, stream: int = 0) -> 
         ValueError: ``start`` or ``count`` is negative, or the seed or stream is out of range.
     """
     start, count = check_integer("start", start, 2**62), check_integer("count", count, 2**62)
-    multipliers: np.ndarray[Any, np.dtype[np.float64]] = parse_law(law).quantile(
-        uniform(seed, stream, np.arange(start, start + count))
-    )
-    return multipliers
+    return np.asarray(parse_law(law).quantile(uniform(seed, stream, np.arange(start, start + count))))
 
 
 class Multipliers:

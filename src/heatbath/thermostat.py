@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from enum import Enum
+from types import EllipsisType
 from typing import Any, Final, Literal, NamedTuple
 
 from heatbath.draws import check_integer
@@ -32,12 +32,6 @@ class TemperatureLimits(NamedTuple):
 
     slow: float
     fast: float
-
-
-class _Unchanged(Enum):
-    """Stands for "not given" where None has a meaning of its own."""
-
-    UNCHANGED = "unchanged"
 
 
 @dataclass(frozen=True, init=False)
@@ -168,7 +162,7 @@ class Thermostat:
         law: Law | str | None = None,
         coupling: str | None = None,
         nesterov: bool | None = None,
-        dataset_size: int | _Unchanged | None = _Unchanged.UNCHANGED,
+        dataset_size: int | EllipsisType | None = ...,
     ) -> Thermostat:
         """Return the Thermostat of equal temperature that has the given knobs, one further knob being solved for.
 
@@ -186,7 +180,7 @@ class Thermostat:
             law: the new law.
             coupling: the new coupling.
             nesterov: the new form of the step.
-            dataset_size: the new size of the data; None is drawing with replacement.
+            dataset_size: the new size of the data; None is drawing with replacement, ``...`` the present size.
 
         Raises:
             ValueError: no value of the knob gives this temperature, or both `limits`; or the knob is also given.
@@ -195,7 +189,7 @@ class Thermostat:
         knob = _knob_to_solve(solve, {name for name, value in given.items() if value is not None})
         changes: dict[str, Any] = {**given, "law": law, "coupling": coupling, "nesterov": nesterov}
         changes = {name: value for name, value in changes.items() if value is not None}
-        if dataset_size is not _Unchanged.UNCHANGED:
+        if not isinstance(dataset_size, EllipsisType):
             changes["dataset_size"] = dataset_size
         if knob == "batch_size":
             changes["batch_size"] = 1  # any size that no data set forbids
@@ -234,16 +228,14 @@ class Thermostat:
 
 
 def _knob_to_solve(solve: str | None, given: set[str]) -> Knob:
+    if solve is not None and solve not in _KNOBS:
+        raise ValueError(f"solve must be 'lr', 'batch_size' or 'momentum', got {solve!r}")
+    if solve in given:
+        raise ValueError(f"{solve} is both given and to be solved for: leave it out, or solve for another knob")
     for knob in _KNOBS:
-        if knob == solve:
-            if knob in given:
-                raise ValueError(f"{knob} is both given and to be solved for: leave it out, or solve for another knob")
+        if solve == knob or (solve is None and knob not in given):
             return knob
-        if solve is None and knob not in given:
-            return knob
-    if solve is None:
-        raise ValueError("lr, batch_size and momentum are all given, so nothing is left to solve for: leave one out")
-    raise ValueError(f"solve must be 'lr', 'batch_size' or 'momentum', got {solve!r}")
+    raise ValueError("lr, batch_size and momentum are all given, so nothing is left to solve for: leave one out")
 
 
 def _with_lr(other: Thermostat, target: float, _momentum: float) -> Thermostat:

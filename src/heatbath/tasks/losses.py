@@ -34,19 +34,12 @@ def read_outputs(outputs: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Measure:
-    """A loss or a metric.
+    """A loss or a metric."""
 
-    Attributes:
-        name: what records call it.
-        values: one number for each target that counts; None for a function of the user's.
-        function: of outputs and targets: a mean over the batch, or a number for each sample.
-        finish: applied to the mean over all data.
-    """
-
-    name: str
-    values: Values | None = None
-    function: Function | None = None
-    finish: Callable[[float], float] = float
+    name: str  # what records call it
+    values: Values | None = None  # one number for each target that counts; None for a function of the user's
+    function: Function | None = None  # a mean over the batch, or a number for each sample
+    finish: Callable[[float], float] = float  # applied to the mean over all data
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean over a batch, to be minimised."""

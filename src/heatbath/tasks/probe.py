@@ -25,21 +25,13 @@ _LARGE = 20_000_000  # weights from which on a single process uses all cores
 
 @dataclass(frozen=True)
 class Probe:
-    """What trying a task out has shown.
+    """What trying a task out has shown."""
 
-    Attributes:
-        cost: in time and memory, roughly.
-        dropout_calls: how many times a step drops something.
-        draws: whether a model in training draws other random numbers too.
-        same_start: whether all seeds start from the same weights.
-        batch_norm: whether a batch of a single sample cannot be trained on.
-    """
-
-    cost: Cost
-    dropout_calls: int
-    draws: bool
-    same_start: bool
-    batch_norm: bool
+    cost: Cost  # in time and memory, roughly
+    dropout_calls: int  # how many times a step drops something
+    draws: bool  # whether a model in training draws other random numbers too
+    same_start: bool  # whether all seeds start from the same weights
+    batch_norm: bool  # whether a batch of a single sample cannot be trained on
 
 
 def probe(task: Task) -> Probe:

@@ -32,51 +32,32 @@ class Margin(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a network costs: measured, see ``benchmarks``.
+    """What a network costs: measured, see ``benchmarks``."""
 
-    Attributes:
-        cpu_seconds: of one core, for one image in one epoch, with evaluation; rough.
-        process_bytes: of a process that trains it on one core; None where a single process takes all cores.
-        weights: how many numbers of a replica are trained.
-        activation_bytes: for each image of a batch on a GPU.
-        most: replicas in a stack, beyond which it is hardly faster.
-        compiled_steps: from which on compiling pays.
-    """
-
-    cpu_seconds: float
-    process_bytes: int | None
-    weights: int
-    activation_bytes: int
-    most: int
-    compiled_steps: int
+    cpu_seconds: float  # of one core, for one image in one epoch, with evaluation; rough
+    process_bytes: int | None  # of a process that trains it on one core; None where one process takes all cores
+    weights: int  # how many numbers of a replica are trained
+    activation_bytes: int  # for each image of a batch on a GPU
+    most: int  # replicas in a stack, beyond which it is hardly faster
+    compiled_steps: int  # from which on compiling pays
 
 
 @dataclass(frozen=True)
 class Network:
-    """One network: facts, and functions that import torch when they are called.
-
-    Attributes:
-        title: the name in words.
-        dataset: the one that is taken unless another is asked for.
-        margins: of "equal" in accuracy, by data set.
-        precision: of its products on a GPU, where none is asked for.
-        layers: returns it as torch builds it.
-        rows: returns how it is computed with a replica in each row of its parameters.
-        initialize: draws its initial weights; None starts each layer as PyTorch does.
-        pretrained: returns tensors to start from, given ``weights`` and ``data_dir`` of `build_model`, and what to call
-            during a download.
-    """
+    """One network: facts, and functions that import torch when they are called."""
 
     name: str
-    title: str
+    title: str  # the name in words
     input_shape: tuple[int, int, int]
-    dataset: str
-    margins: Mapping[str, Margin]
-    precision: str
+    dataset: str  # the one that is taken unless another is asked for
+    margins: Mapping[str, Margin]  # of "equal" in accuracy, by data set
+    precision: str  # of its products on a GPU, where none is asked for
     cost: Cost
-    layers: Callable[[], nn.Module]
-    rows: Callable[[], StackedNetwork]
+    layers: Callable[[], nn.Module]  # returns it as torch builds it
+    rows: Callable[[], StackedNetwork]  # returns how it is computed with a replica in each row of its parameters
+    # Draws its initial weights; None starts each layer as PyTorch does.
     initialize: Callable[[nn.Module, torch.Generator], None] | None = None
+    # Returns tensors to start from, given ``weights`` and ``data_dir`` of `build_model`, and what a download calls.
     pretrained: Callable[..., dict[str, Tensor]] | None = None
 
     @cached_property

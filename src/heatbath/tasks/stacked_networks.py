@@ -26,30 +26,24 @@ class Dropout(NamedTuple):
     batch_size: int  # of a full batch: the last one of an epoch may be smaller, or padded
 
 
+# From parameters, images of shape (replicas, N, ...) or (N, ...) that all replicas see, and dropout or None, to
+# (replicas, N, 10).
 Logits = Callable[[Sequence[Tensor], Tensor, Dropout | None], Tensor]
+# Of the mean loss of a single replica, from parameters, images and labels, where writing them out saves a good part of
+# a small network's step; None leaves them to autograd.
 Gradients = Callable[[Sequence[Tensor], Tensor, Tensor], list[Tensor]]
 
 
 @dataclass(frozen=True)
 class StackedNetwork:
-    """How a network is computed from parameters of shape (replicas, ...).
+    """How a network is computed from parameters of shape (replicas, ...)."""
 
-    Attributes:
-        names: of the parameters.
-        gains: by which the gradient of each is multiplied.
-        logits: from parameters, images of shape (replicas, N, ...) or (N, ...) that all replicas see, and dropout or
-            None, to (replicas, N, 10).
-        stacks: whether ``logits`` takes more than one replica at a time.
-        at_once: how many images an evaluation on a GPU takes at a time, shared by the replicas that it computes in
-            one call: fewer fit its caches better, but keep the host busy, which a small network waits for.
-        gradients: of the mean loss of a single replica, from parameters, images and labels, where writing them out
-            saves a good part of a small network's step; None leaves them to autograd.
-    """
-
-    names: tuple[str, ...]
-    gains: tuple[float, ...]
+    names: tuple[str, ...]  # of the parameters
+    gains: tuple[float, ...]  # by which the gradient of each is multiplied
     logits: Logits
-    stacks: bool
+    stacks: bool  # whether ``logits`` takes more than one replica at a time
+    # How many images an evaluation on a GPU takes at a time, shared by the replicas that it computes in one call: fewer
+    # fit its caches better, but keep the host busy, which a small network waits for.
     at_once: int
     gradients: Gradients | None = None
 
@@ -77,6 +71,18 @@ def only_replica(params: Sequence[Tensor], images: Tensor) -> tuple[list[Tensor]
     """Return the parameters of the only replica, in the arithmetic of its images, and those."""
     images = images.squeeze(0) if images.ndim == 5 else images
     return [param.squeeze(0).to(images.dtype) for param in params], images  # an index would copy in the backward pass
+
+
+def convolutions(widths: Sequence[int | str], channels: int, padding: int = 0, inplace: bool = False) -> nn.Sequential:
+    """Return convolutions of 3 x 3 with ReLU, of some widths; what is no width is a pool of 2 x 2."""
+    layers: list[nn.Module] = []
+    for width in widths:
+        if isinstance(width, int):
+            layers += [nn.Conv2d(channels, width, 3, padding=padding), nn.ReLU(inplace)]
+            channels = width
+        else:
+            layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers)
 
 
 def weights_and_biases(layers: Sequence[str]) -> tuple[str, ...]:

@@ -24,16 +24,10 @@ def layers() -> nn.Module:
     """
     from torch import nn
 
-    features: list[nn.Module] = []
-    channels = 1
-    for width in _WIDTHS:
-        if isinstance(width, int):
-            features += [nn.Conv2d(channels, width, 3), nn.ReLU()]
-            channels = width
-        else:
-            features.append(nn.MaxPool2d(2))
+    from heatbath.tasks.stacked_networks import convolutions
+
     last = {"flatten": nn.Flatten(), "classifier": nn.Linear(128 * 3 * 3, 10)}
-    return nn.Sequential(OrderedDict(features=nn.Sequential(*features), **last))
+    return nn.Sequential(OrderedDict(features=convolutions(_WIDTHS, 1), **last))
 
 
 def rows() -> StackedNetwork:

@@ -33,22 +33,17 @@ def layers() -> nn.Module:
     from torch import nn
 
     from heatbath.data.vgg16_features import VGG16_LAYOUT
+    from heatbath.tasks.stacked_networks import convolutions
 
-    features: list[nn.Module] = []
-    channels = 3
-    for width in VGG16_LAYOUT:
-        if isinstance(width, int):
-            features += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
-            channels = width
-        else:
-            features.append(nn.MaxPool2d(2))
     classifier = nn.Sequential(
         *(nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5)),
         *(nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5)),
         nn.Linear(4096, 10),
     )
     pool = {"avgpool": nn.AdaptiveAvgPool2d((7, 7)), "flatten": nn.Flatten()}
-    return nn.Sequential(OrderedDict(features=nn.Sequential(*features), **pool, classifier=classifier))
+    return nn.Sequential(
+        OrderedDict(features=convolutions(VGG16_LAYOUT, 3, 1, inplace=True), **pool, classifier=classifier)
+    )
 
 
 def initialize(model: nn.Module, generator: torch.Generator) -> None:
