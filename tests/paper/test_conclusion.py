@@ -7,7 +7,7 @@ from heatbath.paper import EXPERIMENTS
 from heatbath.paper.conclusion import PAPER, open_report, paper_scale_outcomes
 
 
-def figures(scale, names=("figure1", "figure5", "fair-control", "figure4"), **options):
+def figures(scale, names=("figure1", "figure5", "fair-control", "figure4", "theory"), **options):
     chosen = [EXPERIMENTS[name] for name in names if EXPERIMENTS[name].exists(scale)]
     return [one.figure(make_records(one.configs(scale), **options), scale) for one in chosen]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from browser import CHROMIUM, Browser
 from heatbath import cli
 from heatbath.paper import EXPERIMENTS
 from heatbath.tasks.registry import networks
@@ -28,6 +29,25 @@ def test_the_records_rebuild_the_report(rebuilt):
     for name in EXPERIMENTS:
         assert (rebuilt / f"{name}.svg").stat().st_size > 10_000
         assert f'id="{name}"' in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+@pytest.mark.parametrize(("width", "height", "screens"), [(1400, 900, 1), (390, 844, 2)])
+def test_the_page_opens_with_question_answer_and_pictures(rebuilt, tmp_path, width, height, screens):
+    page = rebuilt / "report.html"
+    assert page.stat().st_size < 1_500_000
+    with Browser(tmp_path) as browser:
+        browser.open(page, width=width, height=height, touch=width < 500)
+        bottom = browser.evaluate("document.querySelector('.key-panel .plot').getBoundingClientRect().bottom")
+        assert bottom < screens * height
+        assert browser.evaluate("document.querySelectorAll('.key-panel .plot .series').length") >= 2
+        assert browser.evaluate("document.querySelector('.lead a').href") == "https://arxiv.org/abs/2003.06926"
+        answer = browser.evaluate("document.querySelector('.conclusion').innerText")
+        assert len(re.findall(r"\.(?: |$)", answer)) == 4
+        verdicts = "document.querySelector('.figures').innerText.match(/confirmed|contradicted/g)"
+        assert browser.evaluate(verdicts) is None  # they stand in the list of claims
+        assert browser.evaluate("document.documentElement.scrollWidth") == width
+        assert browser.errors == []
 
 
 def test_the_records_bear_out_so_many_claims(rebuilt):

@@ -102,7 +102,10 @@ OPENING = Opening(
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
-    figures = [replace(one, at_paper_scale={v.claim: "contradicted" for v in one.verdicts}) for one in all_figures()]
+    figures = [
+        replace(one, at_paper_scale={v.claim: "contradicted" for v in one.verdicts}, unlike_the_paper="it is short")
+        for one in all_figures()
+    ]
     return write_report(figures, tmp_path_factory.mktemp("opened"), about=ABOUT, opening=OPENING)
 
 
@@ -145,6 +148,32 @@ def test_claims_are_filtered_by_verdict_and_by_figure(browser, opened):
     line = browser.evaluate("document.querySelector('#figure1-claim-1').innerText")
     assert "paper scale" in line
     assert "contradicted" in line
+    assert "Unlike the paper's scale: it is short." in browser.evaluate(
+        "document.querySelector('#page-claims').innerText"
+    )
+
+
+def test_a_link_to_a_claim_shows_it_whatever_is_filtered(browser, opened):
+    browser.open(opened, width=1400)
+    browser.evaluate("document.querySelector('.filters [data-outcome=undecided]').click()")
+    assert "figure3-claim-1" not in browser.evaluate(SHOWN)
+    browser.evaluate("location.hash = '#figure3-claim-1'")
+    assert "figure3-claim-1" in browser.evaluate(SHOWN)
+    assert browser.evaluate("document.querySelector('.filters [aria-pressed=true]').dataset.outcome") == ""
+    assert browser.errors == []
+
+
+def test_the_link_keeps_the_zoom_of_the_first_plots(browser, opened):
+    ticks = "[...document.querySelector('.key-panel .plot').querySelectorAll('text')].map(t => t.textContent)"
+    browser.open(opened, width=1400)
+    whole = browser.evaluate(ticks)
+    browser.evaluate("document.querySelector('.key-panel .plot').focus()")
+    browser.key("+", "+")
+    zoomed, link = browser.evaluate(ticks), browser.evaluate("location.search")
+    assert zoomed != whole
+    browser.open(opened, width=1400, query=link)
+    assert browser.evaluate(ticks) == zoomed
+    assert browser.errors == []
 
 
 def test_an_axis_is_logarithmic_when_asked_and_the_link_keeps_it(browser, folder):
@@ -290,6 +319,7 @@ def test_on_paper_plots_stand_in_pairs_and_keep_the_size_of_their_words(browser,
     unfolded = browser.evaluate("[...document.querySelectorAll('.claims details')].every(e => e.open)")
     browser.call("Emulation.setEmulatedMedia", media="")
     browser.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert not browser.evaluate("[...document.querySelectorAll('.claims details')].some(e => e.open)"), "as before"
     assert len({round(left) for left in lefts}) == 2
     assert all(0.9 < scale < 1.1 for scale in scales)
     assert tops[0] < tops[1], "figures first"

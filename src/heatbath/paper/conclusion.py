@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -17,6 +18,7 @@ PAPER = (
     "https://arxiv.org/abs/2003.06926",
 )
 PAPER_SCALE = "paper_scale.json"  # beside this module: the outcomes of the committed records, written by `make pages`
+_NUMBER = re.compile(r"\d+")
 _OUTCOMES = ("confirmed", "contradicted", "undecided")
 _ASKED = (
     "The paper draws the learning rate of SGD at random for each mini-batch. Does that train better, and does a "
@@ -75,6 +77,14 @@ def paper_scale_outcomes() -> Mapping[str, Mapping[str, str]]:
     """Return the outcomes at the paper's scale, by figure and claim."""
     found: dict[str, dict[str, str]] = json.loads((files(__package__) / PAPER_SCALE).read_text(encoding="utf-8"))
     return found
+
+
+def paper_scale_beside(figure: str, claims: Iterable[str]) -> dict[str, str]:
+    """Return the outcomes at the paper's scale of a figure's claims, which may name other numbers of steps there."""
+    known = paper_scale_outcomes().get(figure, {})
+    without_numbers = {_NUMBER.sub("", claim): outcome for claim, outcome in known.items()}
+    found = {claim: known.get(claim) or without_numbers.get(_NUMBER.sub("", claim)) for claim in claims}
+    return {claim: outcome for claim, outcome in found.items() if outcome}
 
 
 def _tell(figures: Sequence[FigureData], name: str, words: str, claim: str) -> str:

@@ -10,7 +10,7 @@ from itertools import count, takewhile
 from typing import Any, TypeAlias
 
 from heatbath.paper.claims import describe_margins
-from heatbath.paper.conclusion import paper_scale_outcomes
+from heatbath.paper.conclusion import paper_scale_beside
 from heatbath.paper.groups import FigureRuns, Group, Scale, describe_runs, has_ended, with_seeds
 from heatbath.report.panels import FigureData, Panel
 from heatbath.runs.configs import RunConfig
@@ -112,15 +112,16 @@ class Experiment:
             asked = "" if seeds is None else f" --seeds {seeds}"
             missing.append(f"'heatbath reproduce {self.name} --scale {scale}{asked}' runs what is missing.")
         remarks = self.remarks(scale)
+        verdicts = (*judge(self.claims(found)), *judge(self.later_claims(found), planned=False))
         return FigureData(
             name=self.name,
             title=self.title,
             question=self.question,
             panels=tuple(self.panels(found)),
-            verdicts=(*judge(self.claims(found)), *judge(self.later_claims(found), planned=False)),
+            verdicts=verdicts,
             errata=self.errata,
             settings={"scale": scale, **describe_runs(found.groups), **describe_margins(found.groups), **remarks},
             missing=tuple(missing),
-            at_paper_scale={} if scale == "paper" else paper_scale_outcomes().get(self.name, {}),
+            at_paper_scale={} if scale == "paper" else paper_scale_beside(self.name, (one.claim for one in verdicts)),
             unlike_the_paper=remarks.get("unlike the paper", "fewer and shorter runs"),
         )

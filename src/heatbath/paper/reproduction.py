@@ -17,8 +17,8 @@ from heatbath.paper.conclusion import open_report
 from heatbath.paper.experiments import Experiment, ProgressCallback, Records, Results
 from heatbath.paper.groups import has_ended
 from heatbath.report.panels import FigureData
+from heatbath.report.study import about_runs
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.records import ENDED
 from heatbath.stats.verdicts import Verdict
 
 _TRAINED, _COMPUTED = 0.85, 0.95  # the progress when calculations and when only the drawing are left
@@ -129,7 +129,9 @@ def report_on(
     from heatbath.report import page
 
     figures = tuple(experiment.figure(records, scale, seeds, results) for experiment in experiments)
-    about = _about(scale, _configs(experiments, scale, seeds), records)
+    configs = _configs(experiments, scale, seeds)
+    there = [records[config.run] for config in configs if config.run in records]
+    about = {"scale": scale, **about_runs(there, len(configs)), "tests": _TESTS}
     about |= {"only at the scale paper": ", ".join(left_out)} if left_out else {}
     return figures, page.write_report(figures, Path(out), about=about, opening=open_report(figures, scale))
 
@@ -160,17 +162,3 @@ def _training(tell: ProgressCallback, say: Callable[..., None]) -> Callable[[Any
         tell(state.epochs_done / max(state.epochs_total, 1), words)
 
     return show
-
-
-def _about(scale: Scale, configs: Sequence[RunConfig], known: Records) -> dict[str, str]:
-    records = [known[config.run] for config in configs if config.run in known]
-    ended = [record for record in records if record.status in ENDED]
-    versions = sorted({f"{name} {version}" for record in ended for name, version in record.versions.items()})
-    return {
-        "scale": scale,
-        "runs": f"{len(ended)} of {len(configs)} ended, {sum(r.status == 'diverged' for r in ended)} of them diverged",
-        "training": f"{sum(record.seconds for record in records):,.0f} s in all",
-        "devices": ", ".join(sorted({record.device for record in ended if record.device})) or "none",
-        "versions": ", ".join(versions) or "none",
-        "tests": _TESTS,
-    }

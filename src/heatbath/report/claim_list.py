@@ -74,9 +74,12 @@ def prose(text: str) -> str:
 
 def _claims_of(figure: FigureData) -> str:
     lines = "".join(_line(figure, verdict, number) for number, verdict in enumerate(figure.verdicts, 1))
+    paper = figure.at_paper_scale
+    differ = any(paper.get(verdict.claim, verdict.outcome) != verdict.outcome for verdict in figure.verdicts)
+    reason = f'<p class="note">Unlike the paper\'s scale: {escape(figure.unlike_the_paper)}.</p>' if differ else ""
     return (
-        f'<div class="claims" id="claims-{figure.name}" data-figure="{figure.name}">'
-        f'<h3><a href="#{figure.name}">{escape(label(figure))}</a> {escape(figure.title)}</h3><ul>{lines}</ul></div>'
+        f'<div class="claims" id="claims-{figure.name}" data-figure="{figure.name}"><h3><a href="#{figure.name}">'
+        f"{escape(label(figure))}</a> {escape(figure.title)}</h3>{reason}<ul>{lines}</ul></div>"
     )
 
 
@@ -85,14 +88,11 @@ def _line(figure: FigureData, verdict: Verdict, number: int) -> str:
     needs = f'<p class="needs">{escape(wording.needs(verdict).capitalize())}.</p>' if verdict.seeds else ""
     paper = figure.at_paper_scale.get(verdict.claim)
     beside = f' <span class="paper">paper scale {_sign(paper)}{paper}</span>' if paper else ""
-    differs = paper is not None and paper != verdict.outcome
-    reason = f"<p>Unlike the paper's scale: {escape(figure.unlike_the_paper)}.</p>" if differs else ""
     return (
         f'<li id="{name}" data-outcome="{verdict.outcome}"><details><summary>{_sign(verdict.outcome)}'
         f'<span class="unseen">{verdict.outcome}: </span><span>{escape(verdict.claim)}{beside}</span></summary>'
         f'<p>{prose(wording.detail(verdict))} <a href="#{name}" aria-label="A link to this claim">#</a></p>'
-        f"{needs}{reason}"
-        "</details></li>"
+        f"{needs}</details></li>"
     )
 
 

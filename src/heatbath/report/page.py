@@ -66,29 +66,20 @@ def write_report(
 
 def verdict_table(figures: Sequence[FigureData]) -> str:
     """Return the verdicts as a table in Markdown."""
-    rows = [
-        (
-            figure.name,
-            verdict.claim,
-            f"**{verdict.outcome}**{f': {needs(verdict)}' * bool(verdict.seeds)}",
-            detail(verdict),
-        )
-        for figure in figures
-        for verdict in figure.verdicts
-    ]
-    head = ("figure", "claim", "verdict", "our numbers")
-    lines = [head, ("---",) * 4, *rows]
+    lines = [("figure", "claim", "verdict", "our numbers"), ("---",) * 4]
+    for figure in figures:
+        for one in figure.verdicts:
+            outcome = f"**{one.outcome}**" + (f": {needs(one)}" if one.seeds else "")
+            lines.append((figure.name, one.claim, outcome, detail(one)))
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 def describe_panel(panel: Panel) -> str:
     """Return what is seen in a panel, in words, for those who do not see it."""
-    ends = [text for series in panel.series if (text := _describe_series(series))]
+    ends = "; ".join(filter(None, map(_describe_series, panel.series))) or "There are no points"
     scales = [f"{axis} axis is logarithmic" for axis, log in (("x", panel.x_log), ("y", panel.y_log)) if log]
-    text = f"{panel.title}: {panel.y_label} against {panel.x_label}."
-    if scales:
-        text += f" The {' and the '.join(scales)}."
-    return f"{text} {'; '.join(ends) if ends else 'There are no points'}."
+    logarithmic = f" The {' and the '.join(scales)}." if scales else ""
+    return f"{panel.title}: {panel.y_label} against {panel.x_label}.{logarithmic} {ends}."
 
 
 def _describe_series(series: Series) -> str:
@@ -102,15 +93,12 @@ def _describe_series(series: Series) -> str:
     x, y, low, high = points[-1]
     interval = f" ({low:.4g} to {high:.4g})" if series.low and low is not None and high is not None else ""
     if series.style == "line":
-        values = [point[1] for point in points]
-        return f"{series.name} runs from {values[0]:.4g} to {y:.4g}{interval} at {_number(x)}"
+        return f"{series.name} runs from {points[0][1]:.4g} to {y:.4g}{interval} at {_number(x)}"
     if len(points) == 1:
         return f"{series.name}: {y:.4g}{interval} at {_number(x)}"
-    least, most = min(points, key=lambda p: p[1]), max(points, key=lambda p: p[1])
-    return (
-        f"{series.name}: {len(points)} values from {least[1]:.4g} at {_number(least[0])} "
-        f"to {most[1]:.4g} at {_number(most[0])}"
-    )
+    by_height = sorted(points, key=lambda point: point[1])
+    least, most = (f"{point[1]:.4g} at {_number(point[0])}" for point in (by_height[0], by_height[-1]))
+    return f"{series.name}: {len(points)} values from {least} to {most}"
 
 
 def _check_names(figures: Sequence[FigureData]) -> None:
@@ -147,15 +135,9 @@ def _page(
 
 
 def _figure_data(figure: FigureData) -> dict[str, Any]:
+    names = ("title", "x_label", "y_label", "x_log", "y_log")
     panels = [
-        {
-            "title": panel.title,
-            "x_label": panel.x_label,
-            "y_label": panel.y_label,
-            "x_log": panel.x_log,
-            "y_log": panel.y_log,
-            "series": [_series_data(series) for series in panel.series],
-        }
+        {**{name: getattr(panel, name) for name in names}, "series": list(map(_series_data, panel.series))}
         for panel in figure.panels
     ]
     return {"name": figure.name, "label": label(figure), "panels": panels}
@@ -203,29 +185,28 @@ def _section(figure: FigureData, pdf: bytes) -> str:
 
 def _key_panels(figures: Sequence[FigureData], key: Sequence[tuple[str, int]]) -> str:
     """The panels that are shown first; the script draws each from the data of its figure."""
-    by_name = {figure.name: figure for figure in figures}
-    known = [(by_name[name], number) for name, number in key if name in by_name]
-    shown = [(figure, number, figure.panels[number]) for figure, number in known if number < len(figure.panels)]
+    known = {(figure.name, k): (figure, panel) for figure in figures for k, panel in enumerate(figure.panels)}
+    shown = [(number, *known[name, number]) for name, number in key if (name, number) in known]
     return "".join(
         f'<div class="key-panel" data-figure="{figure.name}" data-panel="{number}">'
         + _panel(replace(panel, title=f"{label(figure)}: {panel.title}", note=""))
         + f'<p class="note"><a href="#{figure.name}">{escape(figure.title)}</a></p></div>'
-        for figure, number, panel in shown
+        for number, figure, panel in shown
         if panel.series
     )
 
 
 def _opening(opening: Opening, figures: Sequence[FigureData]) -> str:
-    source = ""
-    if opening.source is not None:
-        text, address = opening.source
-        source = f' <a href="{escape(address)}" rel="noreferrer">{escape(text)}</a>.'
-    parts = [f'<p class="lead">{escape(opening.asked)}{source}</p>'] if opening.asked else []
-    parts += [f'<p class="banner" role="note">{escape(opening.warning)}</p>'] if opening.warning else []
+    text, address = map(escape, opening.source)
+    source = f' <a href="{address}" rel="noreferrer">{text}</a>.' if text else ""
     conclusion = " ".join(opening.conclusion) or summarize_claims(figures)
-    parts.append(f'<p class="conclusion">{escape(conclusion)}</p>')
     panels = _key_panels(figures, opening.key)
-    return "\n".join(parts) + (f'<div class="panels key-plots">{panels}</div>' if panels else "")
+    return (
+        (f'<p class="lead">{escape(opening.asked)}{source}</p>\n' if opening.asked else "")
+        + (f'<p class="banner" role="note">{escape(opening.warning)}</p>\n' if opening.warning else "")
+        + f'<p class="conclusion">{escape(conclusion)}</p>'
+        + (f'<div class="panels key-plots">{panels}</div>' if panels else "")
+    )
 
 
 def _panel(panel: Panel) -> str:

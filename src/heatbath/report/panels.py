@@ -88,7 +88,7 @@ class Opening:
     Attributes:
         title: of the page.
         asked: what was asked, in a sentence or two.
-        source: what the question comes from, a text and an address; None without one.
+        source: what the question comes from, a text and an address, if there is one.
         conclusion: the answer, a few sentences.
         key: panels to show first, by the name of their figure and their number in it.
         warning: what the page cannot show, if that has to be said.
@@ -96,7 +96,7 @@ class Opening:
 
     title: str
     asked: str
-    source: tuple[str, str] | None = None
+    source: tuple[str, str] = ("", "")
     conclusion: tuple[str, ...] = ()
     key: tuple[tuple[str, int], ...] = ()
     warning: str = ""

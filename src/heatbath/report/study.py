@@ -25,11 +25,8 @@ def study_figure(groups: Groups, comparisons: Comparisons, by: Sequence[str]) ->
         by: the settings that make the groups.
     """
     metrics = list(dict.fromkeys(one.metric for one in comparisons))
-    margins = {
-        metric: next((wording.margin(one.margin) for one in comparisons if one.metric == metric and one.margin), "")
-        for metric in metrics
-    }
-    words = [f"{metric.replace('_', ' ')} within {margin}" for metric, margin in margins.items() if margin]
+    margins = {one.metric: wording.margin(one.margin) for one in reversed(comparisons) if one.margin}
+    words = [f"{metric.replace('_', ' ')} within {margins[metric]}" for metric in metrics if metric in margins]
     sizes = {sample.name: len(sample.values) for one in comparisons for sample in (one.a, one.b)}
     sizes |= {name: len(runs) for name, runs in groups.items()}
     settings = {"groups": ", ".join(f"{name} ({size} runs)" for name, size in sizes.items()), **_common(groups)}
@@ -58,18 +55,20 @@ def open_study(figure: FigureData, comparisons: Comparisons, source: str) -> Ope
 def about_study(groups: Groups, level: float) -> dict[str, str]:
     """Return what was run, in words; of a table only how it was judged."""
     records = [record for runs in groups.values() for record in runs]
-    versions = sorted({f"{name} {version}" for record in records for name, version in record.versions.items()})
     how = "Student's t of the differences by seed where seeds match, else Welch's t"
-    tests = {"tests": f"{how}; {wording.promise(level)}"}
-    if not records:
-        return tests
+    told = about_runs(records, len(records)) if records else {}
+    return {**told, "tests": f"{how}; {wording.promise(level)}"}
+
+
+def about_runs(records: Sequence[Record], asked: int) -> dict[str, str]:
+    """Return what runs there are of those that were asked for: how many, how long, where and with what."""
+    ended, diverged = (sum(record.status in kinds for record in records) for kinds in (ENDED, ("diverged",)))
+    versions = sorted({f"{name} {version}" for record in records for name, version in record.versions.items()})
     return {
-        "runs": f"{sum(record.status in ENDED for record in records)} of {len(records)} ended, "
-        f"{sum(record.status == 'diverged' for record in records)} of them diverged",
+        "runs": f"{ended} of {asked} ended, {diverged} of them diverged",
         "training": f"{sum(record.seconds for record in records):,.0f} s in all",
         "devices": ", ".join(sorted({record.device for record in records if record.device})) or "none",
         "versions": ", ".join(versions) or "none",
-        **tests,
     }
 
 
@@ -83,11 +82,10 @@ def _panels(groups: Groups, comparisons: Comparisons, metrics: Sequence[str]) ->
     """The values that were compared, then the curves, those of what was compared first."""
     panels = []
     for metric in metrics:
-        samples = {s.name: s for one in comparisons if one.metric == metric for s in (one.a, one.b)}
-        values = {name: [float(value) for value in sample.values] for name, sample in samples.items()}
-        panels.append(
-            means_panel(values, metric.replace("_", " "), f"{metric.replace('_', ' ').capitalize()} by group")
-        )
+        samples = [sample for one in comparisons if one.metric == metric for sample in (one.a, one.b)]
+        words = metric.replace("_", " ")
+        values = {sample.name: list(map(float, sample.values)) for sample in samples}
+        panels.append(means_panel(values, words, f"{words.capitalize()} by group"))
     curves = dict.fromkeys(name for runs in groups.values() for record in runs for name in record.curves)
     compared = [name for name in curves if any(metric.endswith(name) for metric in metrics)]
     for name in dict.fromkeys((*compared, *(name for name in curves if name != "rate"))):
@@ -108,8 +106,6 @@ def _common(groups: Groups) -> dict[str, str]:
 def _lacking(name: str, runs: Sequence[Record]) -> list[str]:
     diverged = [str(record.config.seed) for record in runs if record.status == "diverged"]
     unfinished = sum(record.status not in ENDED for record in runs)
-    told = [f"{name}: {len(diverged)} of {len(runs)} runs diverged (seed {', '.join(diverged)}) and are in no curve."]
-    return [
-        *(told if diverged else ()),
-        *([f"{name}: {unfinished} of {len(runs)} runs are not finished."] if unfinished else ()),
-    ]
+    told = f"{name}: {len(diverged)} of {len(runs)} runs diverged (seed {', '.join(diverged)}) and are in no curve."
+    left = f"{name}: {unfinished} of {len(runs)} runs are not finished."
+    return [told] * bool(diverged) + [left] * bool(unfinished)

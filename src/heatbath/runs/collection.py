@@ -77,7 +77,7 @@ class Records(list[Record]):
         if not any(record.epochs for record in self):
             raise ValueError("there is nothing to draw: no run has completed an epoch")
         # By its name: pictures are made in a room that imports this one.
-        return import_module("heatbath.report.plots.curves").plot_curves(
+        return import_module("heatbath.report.plots.figures").plot_curves(
             self.groups(by), metric or main_metric(self), ax
         )
 

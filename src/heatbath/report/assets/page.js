@@ -118,11 +118,7 @@ async function toPng(figure) {
 }
 
 function addDownloads(figure, holder) {
-  const kinds = {
-    csv: ["text/csv", toCsv],
-    svg: ["image/svg+xml", toSvg],
-    png: ["image/png", toPng],
-  };
+  const kinds = { csv: ["text/csv", toCsv], svg: ["image/svg+xml", toSvg], png: ["image/png", toPng] };
   const buttons = Object.entries(kinds).map(([kind, [type, content]]) => {
     const button = make("button", { type: "button", "data-kind": kind, "aria-label": `Download ${figure.label} as ${kind.toUpperCase()}` }, kind.toUpperCase());
     button.addEventListener("click", async () => {
@@ -154,8 +150,13 @@ function addFilters(section) {
   select.addEventListener("change", filter);
   bar.hidden = false;
   const open = () => {
-    const line = location.hash ? section.querySelector(`#${CSS.escape(location.hash.slice(1))}`) : null;
-    if (line?.matches("li")) line.querySelector("details").open = true;
+    const target = location.hash ? section.querySelector(`#${CSS.escape(location.hash.slice(1))}`) : null;
+    if (target?.closest("[hidden]")) {
+      outcome = select.value = "";
+      filter();
+      target.scrollIntoView();
+    }
+    if (target?.matches("li")) target.querySelector("details").open = true;
   };
   addEventListener("hashchange", open);
   open();
@@ -177,13 +178,15 @@ setTheme();
 system.addEventListener("change", setTheme);
 // On paper two plots share a line; drawn for it, their words keep their size.
 const PAPER_WIDTH = 340;
-const plots = [];
+const plots = [], folded = [];
 addEventListener("beforeprint", () => {
-  for (const claim of document.querySelectorAll(".claims details")) claim.open = true;
+  folded.push(...document.querySelectorAll(".claims details:not([open])"));
+  for (const claim of folded) claim.open = true;
   page.dataset.theme = "light";
   for (const plot of plots) plot.draw(PAPER_WIDTH);
 });
 addEventListener("afterprint", () => {
+  for (const claim of folded.splice(0)) claim.open = false;
   setTheme();
   for (const plot of plots) plot.draw();
 });
@@ -210,12 +213,10 @@ addEventListener("DOMContentLoaded", () => {
     figure.plots = figure.panels.map((panel, i) => new Plot(figure, panel, holders[i], i));
     for (const key of document.querySelectorAll(`.key-panel[data-figure="${figure.name}"]`)) {
       const panel = figure.panels[key.dataset.panel];
-      const plot = new Plot({ name: `key-${figure.name}`, hidden: new Set() }, panel, key.querySelector(".panel"), key.dataset.panel);
+      plots.push(new Plot({ name: `key-${figure.name}`, hidden: new Set() }, panel, key.querySelector(".panel"), key.dataset.panel));
       addKey(panel, key);
-      plots.push(plot);
     }
     plots.push(...figure.plots);
-    for (const plot of figure.plots) showFromLink(plot);
     addDownloads(figure, section.querySelector(".downloads"));
     const table = section.querySelector(".numbers");
     table.addEventListener("toggle", () => fillTable(figure, table), { once: true });

@@ -16,19 +16,14 @@ const hue = (colour) => colour % COLOURS;
 const variant = (colour) => colour % DASHES.length;
 const page = document.documentElement;
 
-function make(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
+function fill(element, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.append(...children);
   return element;
 }
 
-function draw(name, attributes = {}, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
-}
+const make = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
+const draw = (name, attributes = {}, ...children) => fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 
 // Numbers
 
@@ -96,6 +91,7 @@ class Plot {
     holder.append(this.tip);
     this.place();
     listen(this);
+    showFromLink(this);
     new ResizeObserver(() => this.draw()).observe(holder);
   }
 

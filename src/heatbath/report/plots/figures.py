@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -13,21 +14,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
+from heatbath.report.curves import curves_panel
 from heatbath.report.panels import FigureData, Panel, Series
 from heatbath.report.plots.style import COLOURS, GREY, new_axis, tidy
+from heatbath.runs.records import Record
 
 # Ten hues, but seven dashes and marks: past the last hue each comes again with another dash.
-_DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (5, 2)),
-    (0, (1.5, 1.5)),
-    (0, (6, 2, 1.5, 2)),
-    (0, (9, 3)),
-    (0, (4, 1.5, 1, 1.5)),
-    (0, (3, 3)),
-)
+_GAPS = ((5, 2), (1.5, 1.5), (6, 2, 1.5, 2), (9, 3), (4, 1.5, 1, 1.5), (3, 3))
+_DASHES: tuple[Any, ...] = ("-", *((0, gaps) for gaps in _GAPS))
 _COLUMNS = 5
-_BAND = 90  # points of a band at most, which halves the file of a figure and is not seen
+_BAND = 60  # points of a band at most, which halves the file of a figure and is not seen
 _FEW = 5  # values of x that have a label each
 _MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -52,13 +48,8 @@ def plot_figure(figure: FigureData) -> Figure:
         longest = max(len(line) for name in legend for line in name.splitlines())
         lines = -(-len(legend) // max(1, int(page.get_figwidth() / (0.8 + 0.075 * longest))))
         page.set_figheight(3.4 * rows + 0.2 * lines * max(name.count("\n") + 1 for name in legend))
-        look: dict[str, Any] = {
-            "ncols": -(-len(legend) // lines),
-            "frameon": False,
-            "fontsize": 9,
-            "handlelength": 3.2,
-        }
-        page.legend(legend.values(), legend.keys(), loc="outside lower center", **look)
+        look: dict[str, Any] = {"ncols": -(-len(legend) // lines), "fontsize": 9, "handlelength": 3.2}
+        page.legend(legend.values(), legend.keys(), loc="outside lower center", frameon=False, **look)
     page.get_layout_engine().execute(page)  # type: ignore[union-attr]
     page.set_layout_engine("none")  # one layout for all formats: quicker, and they agree
     return page
@@ -116,6 +107,14 @@ def plot_panel(panel: Panel, ax: Axes | None = None) -> Axes:
         ax.set_xticks(range(len(categories)), [_plain(name, width) for name in categories], fontsize=8, **turned)
         ax.set_xlim(-0.5, len(categories) - 0.5)
     return tidy(ax)
+
+
+def plot_curves(groups: Mapping[str, Sequence[Record]], metric: str, ax: Axes | None = None) -> Axes:
+    """Draw a metric of groups of runs over the epochs, with a legend; return the axes."""
+    drawn = plot_panel(curves_panel(groups, metric), ax)
+    if len(groups) > 1:
+        drawn.legend(fontsize=8)
+    return drawn
 
 
 def write_figure(figure: Figure, path: str | Path) -> None:
