@@ -3,8 +3,8 @@
 import pytest
 
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.merging import judge
 from heatbath.runs.records import Record
+from heatbath.runs.store import judge
 from measured import an_epoch
 
 CONFIG = RunConfig(epochs=3)

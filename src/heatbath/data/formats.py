@@ -132,17 +132,13 @@ def read_archive(path: Path, wanted: Mapping[str, int], known: KnownFile) -> dic
                     raise known.damaged(path, f"its {member.name} claims {member.size:,} bytes")
                 if str(name) in wanted and (content := archive.extractfile(member)):
                     found[str(name)] = content.read()
-    except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, _TooLarge):
+    except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError):
         raise known.damaged(path, "it is cut off, too large or not a compressed tar archive") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     if lacking := [name for name in wanted if name not in found]:
         raise known.damaged(path, f"it lacks {lacking[0]}")
     return {name: found[name] for name in wanted}
-
-
-class _TooLarge(Exception):  # noqa: N818 - caught above
-    pass
 
 
 class _Bounded:
@@ -155,5 +151,5 @@ class _Bounded:
         content: bytes = self._file.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
         self._left -= len(content)
         if self._left < 0:
-            raise _TooLarge
+            raise EOFError("it is too large")
         return content

@@ -18,6 +18,7 @@ import re
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ReplicaState: TypeAlias = "dict[str, Tensor]"
+_Identity: TypeAlias = tuple[str, int, int]
 
 _MAGIC, _OLD_MAGIC = b"HEATBAT2", b"HEATBAT1"  # the second of heatbath 0.1.0
 _START = len(_MAGIC) + 32
@@ -114,8 +116,8 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.damaged: list[Path] = []
-        self._known: dict[tuple[str, int, int], tuple[int, frozenset[str]] | None] = {}
-        self._last: tuple[tuple[str, int, int], dict[str, Restored]] | None = None
+        self._known: dict[_Identity, tuple[int, frozenset[str]] | None] = {}
+        self._last: tuple[_Identity, dict[str, Restored]] | None = None
 
     def find(self, runs: Iterable[str]) -> dict[str, SavedAt]:
         """Return the latest sound state of each run that has one. Files that are damaged are added to ``damaged``."""
@@ -162,15 +164,11 @@ class Shelf:
         entries = {file: entry for file in self._files() if (entry := self._verify(file))}
         known = [run for _, runs in entries.values() for run in runs]
         latest = {each.file for each in self.find(known).values()}
-        for file in entries.keys() - latest:
-            if not is_alive(owner_of(file)):
-                remove(file)
+        _remove_orphans(entries.keys() - latest, is_alive)
 
     def remove_partial(self, is_alive: Callable[[str], bool]) -> None:
         """Remove what owners that are gone have left half written."""
-        for file in self.folder.glob("*.partial"):
-            if not is_alive(owner_of(file)):
-                remove(file)
+        _remove_orphans(self.folder.glob("*.partial"), is_alive)
 
     def _files(self) -> list[Path]:
         return sorted(file for file in self.folder.glob(f"*{_SUFFIX}") if is_checkpoint_name(file.name))
@@ -197,14 +195,9 @@ def is_checkpoint_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def owner_of(file: Path) -> str:
-    """Return the name of the owner whose process writes a file, or wrote it."""
-    return file.name.partition(".")[0]
-
-
 def remove(file: Path) -> None:
     """Remove a file if it is one of ours, by its name and its first bytes; never by way of a link."""
-    try:
+    with suppress(OSError):  # another process was faster, or it is not ours to remove
         if not is_checkpoint_name(file.name) or not stat.S_ISREG(file.lstat().st_mode):
             return
         with open(file, "rb") as handle:
@@ -212,8 +205,12 @@ def remove(file: Path) -> None:
         # Of a process that was killed at once nothing may be there yet; heatbath 0.1.0 wrote the magic at the end.
         if start in (_MAGIC, _OLD_MAGIC, b"") or (file.suffix == ".partial" and not any(start)):
             file.unlink()
-    except OSError:  # another process was faster, or it is not ours to remove
-        pass
+
+
+def _remove_orphans(files: Iterable[Path], is_alive: Callable[[str], bool]) -> None:
+    for file in files:
+        if not is_alive(file.name.partition(".")[0]):  # its owner
+            remove(file)
 
 
 def read_checkpoint(file: Path) -> dict[str, Restored]:
@@ -314,25 +311,25 @@ def _check(handle: IO[bytes], file: Path) -> dict[str, Any]:
         header: dict[str, Any] = json.loads(handle.read(length))
         if not isinstance(header["epoch"], int) or not all(isinstance(run, str) for run in header["runs"]):
             raise ValueError
-    except (ValueError, KeyError, TypeError, struct.error):
+    except (*NOT_A_RECORD, struct.error):
         raise DamagedCheckpointError(f"{file} is not a checkpoint") from None
     return header
 
 
-def _identity(file: Path) -> tuple[str, int, int] | None:
-    try:
+def _identity(file: Path) -> _Identity | None:
+    with suppress(FileNotFoundError):
         status = file.stat()
-    except FileNotFoundError:
-        return None
-    return str(file), status.st_ino, status.st_mtime_ns
+        return str(file), status.st_ino, status.st_mtime_ns
+    return None
 
 
 def _read_curves(header: dict[str, Any], curves: Sequence[Tensor]) -> Iterator[tuple[Epoch, ...]]:
     if "metrics" not in header:  # of heatbath 0.1.0: a row for each epoch, NaN where nothing is held out
         for curve in curves:
-            rows: list[list[float]] = curve.tolist()
-            metrics = ({name: x for name, x in zip(METRICS, row[1:], strict=True) if x == x} for row in rows)
-            yield tuple(Epoch(row[0], named) for row, named in zip(rows, metrics, strict=True))
+            yield tuple(
+                Epoch(rate, {name: x for name, x in zip(METRICS, numbers, strict=True) if x == x})
+                for rate, *numbers in curve.tolist()
+            )
         return
     for run, names, origins, curve in zip(header["runs"], header["metrics"], header["origins"], curves, strict=True):
         packed = bytes(curve.numpy())

@@ -43,6 +43,9 @@ SCHEMA = ";\n".join(STATEMENTS)
 EpochRow: TypeAlias = tuple[str, int, bytes]  # the run, the number counted from 1, and what `packing` makes of it
 
 
+_to_json = json.JSONEncoder(default=repr).encode  # a damaged row may have bytes, which no JSON has
+
+
 class DamagedRowError(Exception):
     """A row that is to be changed is not the one that was written."""
 
@@ -64,8 +67,8 @@ class Row(NamedTuple):
 
     @property
     def digest(self) -> bytes:
-        """Over all columns; bytes, which no JSON has, are in a damaged one."""
-        return blake2b(json.dumps(self, default=repr).encode(), digest_size=16).digest()
+        """Over all columns."""
+        return blake2b(_to_json(self).encode(), digest_size=16).digest()
 
 
 _COLUMNS = ", ".join((*Row._fields, "digest"))

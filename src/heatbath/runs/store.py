@@ -7,18 +7,22 @@ import json
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from heatbath.runs import export, merging, old_rows, rows
+from heatbath.runs import export, old_rows, rows
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.database import Database
 from heatbath.runs.records import ENDED, Epoch, Origin, Record
 from heatbath.system.locks import Owner
+
+Verdict: TypeAlias = Literal["added", "improved", "differing", "busy", "known"]
+_ORDER = get_args(Verdict)
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,17 @@ class Traces(NamedTuple):
     added: float  # when it came to the store, in seconds since 1970
     updated: float  # when it was last claimed, recorded or merged
     checkpoint: str | None  # the name of the file with its state, if it has not ended and the file is there
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge did: how many runs were new here, got better, were known already; and which were left alone."""
+
+    added: int
+    improved: int
+    known: int
+    differing: tuple[str, ...] = ()  # with other numbers here and there, as far as both go; ours were kept
+    busy: tuple[str, ...] = ()  # being trained here; merge again when they have ended
 
 
 class Store(Database):
@@ -145,7 +160,7 @@ class Store(Database):
             held = rows.sound_rows(connection, "owner = ? AND status = 'running'", (owner.name,))
             rows.write_rows(connection, [row._replace(status="pending", owner=None) for row in held])
 
-    def merge(self, other: str | os.PathLike[str]) -> merging.Merged:
+    def merge(self, other: str | os.PathLike[str]) -> Merged:
         """Take over the runs of another store, or of a file of `heatbath.runs.export.write_lines`; neither is changed.
 
         Twice is as good as once. A longer record takes the place of a shorter one with the same numbers, also in a file
@@ -157,17 +172,17 @@ class Store(Database):
         else:
             with Store(source, read_only=True) as opened:
                 theirs = opened.records()
-        verdicts: dict[str, list[merging.Verdict]] = {}
+        verdicts: dict[str, list[Verdict]] = {}
         with self.transaction() as connection:
             ours, _ = self._mend(connection, {record.run: record.config for record in theirs})
             rows.insert_runs(connection, [record.config for record in theirs])
             for their in theirs:
-                verdict = merging.judge(ours.get(their.run), their)
+                verdict = judge(ours.get(their.run), their)
                 verdicts.setdefault(their.run, []).append(verdict)
                 if verdict in ("added", "improved"):
                     rows.overwrite(connection, their)
                     ours[their.run] = their
-        return merging.count(verdicts)
+        return _count(verdicts)
 
     def _mend(
         self, connection: sqlite3.Connection, configs: Mapping[str, RunConfig]
@@ -187,3 +202,33 @@ class Store(Database):
 def _select(connection: sqlite3.Connection, version: int, runs: Iterable[str] | None) -> rows.Selection:
     select = old_rows.select if version == old_rows.VERSION else rows.select
     return select(connection, runs)
+
+
+def judge(ours: Record | None, theirs: Record) -> Verdict:
+    """Return what a merge does with their record of a run.
+
+    Of two records that agree as far as both go the longer one is better. That a run has diverged is a statement of
+    its own, which stands where its next epoch would.
+    """
+    if ours is None:
+        return "added"
+    mine, other = _statements(ours), _statements(theirs)
+    if any(a != b for a, b in zip(mine, other, strict=False)):
+        return "differing"
+    if len(other) <= len(mine):
+        return "known"
+    return "busy" if ours.status == "running" else "improved"
+
+
+def _count(verdicts: Mapping[str, Sequence[Verdict]]) -> Merged:
+    """Return what happened to the runs. One that a file has more than once counts for the most that was done."""
+    counts = Counter(min(found, key=_ORDER.index) for found in verdicts.values())
+    differing, busy = (tuple(run for run, found in verdicts.items() if word in found) for word in ("differing", "busy"))
+    return Merged(counts["added"], counts["improved"], counts["known"], differing, busy)
+
+
+def _statements(record: Record) -> list[object]:
+    """What a record says, epoch by epoch, to the digits that an export keeps."""
+    curves = export.rounded_curves(record)
+    epochs: list[object] = [dict(zip(curves, numbers, strict=True)) for numbers in zip(*curves.values(), strict=True)]
+    return [*epochs, "diverged"] if record.status == "diverged" else epochs
