@@ -8,6 +8,7 @@ import torch
 
 from heatbath.runs import checkpoints
 from heatbath.runs.checkpoints import DamagedCheckpointError, Saver, Shelf, read_checkpoint
+from heatbath.system import whole_files
 from measured import an_epoch
 
 
@@ -134,7 +135,7 @@ def _torch_saved(folder, content):
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch, room):
     saver = Saver(tmp_path, name(1))
     first = save(saver, 1, [1])
-    monkeypatch.setattr(checkpoints, "open", _open_with_room(room), raising=False)
+    monkeypatch.setattr(whole_files, "open", _open_with_room(room), raising=False)
     with pytest.raises(OSError, match="No space left") as caught:
         save(saver, 2, [1])
     assert checkpoints.is_disk_full(caught.value)

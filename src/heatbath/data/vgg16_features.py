@@ -77,15 +77,17 @@ def read_vgg16_features(path: Path) -> dict[str, Tensor]:
         raise DataError(f"cannot read VGG16 weights from {path}: expected an .npz or torchvision's .pth")
     try:
         features = _read_npz(path) if path.suffix == ".npz" else _read_pth(path)
-        check_features(features)
         if half_precision_digest(features) != HALF_PRECISION_SHA256 and not _is_original(path):
             expected = f"weights whose half-precision SHA-256 is {HALF_PRECISION_SHA256}"
             raise DataError(f"it does not hold VGG16's ImageNet weights; expected {expected}")
+        return features
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     except DataError as error:
-        raise DataError(f"{path} is damaged: {error}; delete it and get {REMOTE.urls[0]}") from None
-    return features
+        cause = str(error)
+    except Exception:  # a damaged file fails in many ways
+        cause = f"it is not an intact {'.npz file' if path.suffix == '.npz' else 'state dictionary of torch'}"
+    raise DataError(f"{path} is damaged: {cause}; delete it and get {REMOTE.urls[0]}")
 
 
 def feature_shapes() -> dict[str, tuple[int, ...]]:
@@ -119,33 +121,25 @@ def half_precision_digest(features: Mapping[str, Tensor]) -> str:
 
 def _read_npz(path: Path) -> dict[str, Tensor]:
     shapes = feature_shapes()
-    try:
-        with zipfile.ZipFile(path) as archive:
-            sizes = {entry.filename.removesuffix(".npy"): entry.file_size for entry in archive.infolist()}
-        for name, shape in shapes.items():  # before a crafted file makes us allocate what it claims
-            if sizes.get(name, 0) > 8 * math.prod(shape) + 4096:
-                raise DataError(f"its {name} claims {sizes[name]:,} bytes")
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: torch.from_numpy(arrays[name].astype(np.float32)) for name in shapes if name in arrays}
-    except (DataError, OSError):
-        raise
-    except Exception:  # a damaged archive fails in many ways, too
-        raise DataError("it is not an intact .npz file") from None
+    with zipfile.ZipFile(path) as archive:
+        sizes = {entry.filename.removesuffix(".npy"): entry.file_size for entry in archive.infolist()}
+    for name, shape in shapes.items():  # before a crafted file makes us allocate what it claims
+        if sizes.get(name, 0) > 8 * math.prod(shape) + 4096:
+            raise DataError(f"its {name} claims {sizes[name]:,} bytes")
+    with np.load(path, allow_pickle=False) as arrays:
+        features = {name: torch.from_numpy(arrays[name].astype(np.float32)) for name in shapes if name in arrays}
+    check_features(features)
+    return features
 
 
 def _read_pth(path: Path) -> dict[str, Tensor]:
-    try:
-        if not _is_original(path):  # before a crafted file makes us allocate what it claims
-            with path.open("rb") as file:
-                check_tensor_file(file)
-        state: Any = torch.load(path, map_location="cpu", weights_only=True)
-        check_features(state)
-        # Copies, so that the 400 MB of the classifier can go.
-        return {name: state[name].float().clone() for name in feature_shapes()}
-    except (DataError, OSError):
-        raise
-    except Exception:  # torch.load fails in many ways on a damaged file
-        raise DataError("it is not an intact state dictionary of torch") from None
+    if not _is_original(path):  # before a crafted file makes us allocate what it claims
+        with path.open("rb") as file:
+            check_tensor_file(file)
+    state: Any = torch.load(path, map_location="cpu", weights_only=True)
+    check_features(state)
+    # Copies, so that the 400 MB of the classifier can go.
+    return {name: state[name].float().clone() for name in feature_shapes()}
 
 
 def _is_original(path: Path) -> bool:

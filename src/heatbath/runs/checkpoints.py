@@ -26,6 +26,7 @@ from heatbath.runs.packing import pack, read_origins, unpack
 from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, join_origins
 from heatbath.system.locks import OWNER
 from heatbath.system.tensor_files import check_tensor_file
+from heatbath.system.whole_files import whole_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,19 +83,11 @@ class Saver:
         origins = [join_origins((epoch.origin for epoch in curve), {}) for curve in curves]
         header = json.dumps({"epoch": epoch, "runs": list(runs), "metrics": metrics, "origins": origins}).encode()
         target = self._slots[0]
-        partial = target.with_suffix(".partial")
-        try:
-            with open(partial, "wb") as file:
-                file.write(_MAGIC.ljust(_START, b"\0"))
-                digest = _write(file, struct.pack("<I", len(header)) + header, content)
-                file.seek(0)
-                file.write(_MAGIC + digest)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, target)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        with whole_file(target, target.with_suffix(".partial")) as file:
+            file.write(_MAGIC.ljust(_START, b"\0"))
+            digest = _write(file, struct.pack("<I", len(header)) + header, content)
+            file.seek(0)
+            file.write(_MAGIC + digest)
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -28,7 +28,9 @@ class Records(list[Record]):
         Raises:
             ValueError: there is no such setting.
         """
-        return Records(record for record in self if all(_fits(record, name, one) for name, one in settings.items()))
+        return Records(
+            record for record in self if all(_fits(_setting(record, name), one) for name, one in settings.items())
+        )
 
     def groups(self, by: str | Sequence[str] | None = None) -> dict[str, Records]:
         """Return the records in groups that agree in some settings, by their values in words.
@@ -185,12 +187,11 @@ def _setting(record: Record, name: str) -> Any:
     return values[name]
 
 
-def _fits(record: Record, name: str, wanted: Any) -> bool:
-    value = _setting(record, name)
+def _fits(value: Any, wanted: Any) -> bool:
     if callable(wanted):
         return bool(wanted(value))
     if isinstance(wanted, tuple | list | range | set):
-        return any(_fits(record, name, one) for one in wanted)
+        return any(_fits(value, one) for one in wanted)
     return value == wanted or str(value) == str(wanted)
 
 

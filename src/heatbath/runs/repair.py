@@ -90,16 +90,13 @@ def _read(content: bytes) -> tuple[rows.Selection, set[str]]:
                     heads[row.run] = rowid, row, digest
             case (str(run), int(number), bytes(packed)):
                 numbers.setdefault(run, {}).setdefault(number, set()).add(packed)
-    epochs = {run: [(run, number, packed) for number, packed in _unique(found)] for run, found in numbers.items()}
+    epochs = {}
+    for run, found in numbers.items():  # up to the first that is missing, or of which there are two
+        unique = takewhile(lambda number: len(found.get(number, ())) == 1, count(1))  # noqa: B023
+        epochs[run] = [(run, number, next(iter(found[number]))) for number in unique]
     ordered = [(row, digest) for _, row, digest in sorted(heads.values(), key=lambda head: head[0])]
     alone = {run for run in numbers.keys() - heads.keys() if re.fullmatch("[0-9a-f]{16}", run)}
     return rows.Selection(ordered, epochs), alone
-
-
-def _unique(found: dict[int, set[bytes]]) -> Iterable[tuple[int, bytes]]:
-    """The epochs from the first on, up to the first that is missing, or of which there are two."""
-    for number in takewhile(lambda number: len(found.get(number, ())) == 1, count(1)):
-        yield number, next(iter(found[number]))
 
 
 def _rank(row: rows.Row, digest: bytes) -> tuple[bool, float]:

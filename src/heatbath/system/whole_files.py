@@ -12,11 +12,11 @@ from typing import IO
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that appears under its name at the end, with the rights of any new file."""
-    partial = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}.part")
+def whole_file(path: Path, partial: Path | None = None) -> Iterator[IO[bytes]]:
+    """Open a file that appears under its name at the end, with the rights of any new file; until then as ``partial``."""
+    partial = partial or path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}.part")
     try:
-        with partial.open("xb") as file:
+        with open(partial, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
