@@ -13,7 +13,7 @@ from typing import IO
 
 @contextmanager
 def whole_file(path: Path, partial: Path | None = None) -> Iterator[IO[bytes]]:
-    """Open a file that appears under its name at the end, with the rights of any new file; until then as ``partial``."""
+    """Open a file that appears under its name at the end, with the rights of a new one; until then as ``partial``."""
     partial = partial or path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}.part")
     try:
         with open(partial, "wb") as file:
