@@ -272,7 +272,7 @@ def noise(name: str, device: torch.device, count: int | None = None) -> Dataset:
     images = torch.randint(0, 256, (count + 10_000, *shape), generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, 10, (count + 10_000,), generator=generator)
     parts = images[:count], labels[:count], images[count:], labels[count:]
-    return Dataset(name, tuple("0123456789"), *parts, (0.5,) * shape[0], (0.25,) * shape[0]).to(device)
+    return Dataset(name, *parts, (0.5,) * shape[0], (0.25,) * shape[0]).to(device)
 
 
 def timed(function: Callable[[], Any], device: torch.device) -> float:

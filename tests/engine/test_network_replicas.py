@@ -30,7 +30,7 @@ def data():
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (COUNT, 1, 28, 28), generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, 10, (COUNT,), generator=generator)
-    return Dataset("mnist", tuple("0123456789"), images, labels, images[:20], labels[:20], (0.5,), (0.25,))
+    return Dataset("mnist", images, labels, images[:20], labels[:20], (0.5,), (0.25,))
 
 
 def make(configs, data, network=None, *, halved=False):

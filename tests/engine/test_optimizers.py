@@ -178,7 +178,7 @@ def test_a_folded_layer_steps_as_the_one_it_stands_for(optimizer, clip_norm, mon
     config = RunConfig(model="vgg16", dataset="cifar10", optimizer=optimizer, clip_norm=clip_norm, **knobs)
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (6, 3, 32, 32), dtype=np.uint8))
     labels = images.flatten(1).long().sum(1) % 10
-    data = Dataset("cifar10", tuple("0123456789"), images, labels, images, labels, (0.5,) * 3, (0.25,) * 3)
+    data = Dataset("cifar10", images, labels, images, labels, (0.5,) * 3, (0.25,) * 3)
     network, model = config.network.stacked, build_model("vgg16", seed=2).double().eval()  # without dropout
     still = replace(network, logits=lambda params, images, _dropout: network.logits(params, images, None))
     replica = CpuReplica(config, still, {"train": Split.of(data, "train", False)}, "fp64")

@@ -206,7 +206,7 @@ def small_dataset(name, count=48):
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
     labels = images.flatten(1).long().sum(1) % 10
     statistics = ((0.5,) * shape[1], (0.25,) * shape[1])
-    return Dataset(name, tuple("0123456789"), images, labels, images[:20], labels[:20], *statistics)
+    return Dataset(name, images, labels, images[:20], labels[:20], *statistics)
 
 
 def take_steps(model, config, data, count):

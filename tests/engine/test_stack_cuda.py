@@ -44,7 +44,7 @@ def pattern(name, count, test=1000):
     images = ((centres[labels] + noise) // 2).to(torch.uint8)
     statistics = ((0.5,) * shape[0], (0.25,) * shape[0])
     parts = images[:count], labels[:count], images[count:], labels[count:]
-    return Dataset(name, tuple("0123456789"), *parts, *statistics)
+    return Dataset(name, *parts, *statistics)
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])

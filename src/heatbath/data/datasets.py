@@ -35,7 +35,6 @@ class Dataset:
     """
 
     name: str
-    classes: tuple[str, ...]
     train_images: Tensor
     train_labels: Tensor
     test_images: Tensor
@@ -112,7 +111,6 @@ def load_dataset(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
     validation: int = 0,
-    validation_seed: int = 0,
     statistics: Literal["mnist", "cifar10", "imagenet"] | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -123,8 +121,8 @@ def load_dataset(
     ``HEATBATH_DATA`` names and in the user's cache, in each as the originals or in torchvision's layout; what is in
     none of them is downloaded, to ``data_dir`` if given, else to the cache; ``progress`` is called as by `download`.
 
-    As many training images as ``validation`` says are held out, chosen by ``validation_seed``. The mean and standard
-    deviation to normalise with are those of ``statistics``, or by default the data set's own.
+    As many training images as ``validation`` says are held out. The mean and standard deviation to normalise with are
+    those of ``statistics``, or by default the data set's own.
     """
     if name not in IMAGE_SETS:
         raise ValueError(f"unknown data set {name!r}: choose one of {', '.join(DATASETS)}")
@@ -140,8 +138,8 @@ def load_dataset(
         torch.from_numpy(part.astype(np.uint8 if part.ndim > 1 else np.int64)) for part in arrays
     )
     mean, std = STATISTICS[facts.statistics]
-    dataset = Dataset(name, facts.classes, train_images, train_labels, test_images, test_labels, mean, std)
-    dataset = dataset.with_validation(validation, validation_seed)
+    dataset = Dataset(name, train_images, train_labels, test_images, test_labels, mean, std)
+    dataset = dataset.with_validation(validation)
     return (dataset if statistics is None else dataset.with_statistics(statistics)).to(device)
 
 
