@@ -1,10 +1,11 @@
 """What Ray costs: the same runs by its workers and by local processes, in turn, in one call.
 
-    python benchmarks/executors.py --workers 2 --repeats 5
+    python benchmarks/executors.py --workers 3 --repeats 5
 
-Both train the same runs on a CPU into new stores, and the records must be equal, or the benchmark fails. The Ray
-cluster is one on this machine, started before and warm; local processes are started by each call, as always. A ratio is
-the time with Ray over the time of the local call next to it; the order of the two alternates.
+Both train the same runs on a CPU into new stores, and the records must be equal, or the benchmark fails. Neither is
+charged for its start: a call is timed from the moment when each worker can have reported twice to the last epoch. A
+ratio is the time of an epoch with Ray over that of the local call next to it; the order of the two alternates. The
+whole calls are told too: of Ray with a cluster on this machine that is warm, of local processes with their start.
 """
 
 from __future__ import annotations
@@ -22,17 +23,25 @@ from typing import Any
 import ray
 import torch
 
+from heatbath.engine.progress import Progress
 from heatbath.engine.run import run
 from heatbath.runs.configs import RunConfig, sweep
 
 
-def train(configs: list[RunConfig], executor: str, workers: int) -> tuple[float, list[Any]]:
-    """Return the seconds of a call, and the numbers of its runs."""
+def train(configs: list[RunConfig], executor: str, workers: int) -> tuple[float, float, list[Any]]:
+    """Return the seconds of a call, those of an epoch after the start, and the numbers of its runs."""
+    reports: list[tuple[float, int]] = []
+
+    def follow(progress: Progress) -> None:
+        if progress.epochs_done >= 2 * workers:
+            reports.append((time.perf_counter(), progress.epochs_done))
+
     with tempfile.TemporaryDirectory(prefix="heatbath-") as store:
         start = time.perf_counter()
-        records = run(configs, store, "cpu", workers=workers, executor=executor)
+        records = run(configs, store, "cpu", workers=workers, executor=executor, progress=follow)
         seconds = time.perf_counter() - start
-    return seconds, [[epoch.metrics for epoch in record.epochs] for record in records]
+    (first, before), (last, after) = reports[0], reports[-1]
+    return seconds, (last - first) / (after - before), [[epoch.metrics for epoch in one.epochs] for one in records]
 
 
 def measure(configs: list[RunConfig], workers: int, repeats: int) -> dict[str, Any]:
@@ -42,14 +51,16 @@ def measure(configs: list[RunConfig], workers: int, repeats: int) -> dict[str, A
     train(configs[:workers], "ray", workers)
     warming = time.perf_counter() - start
     times: dict[str, list[float]] = {"ray": [], "local": []}
+    calls: dict[str, list[float]] = {"ray": [], "local": []}
     for repeat in range(repeats):
         numbers = {}
         for executor in sorted(times, reverse=repeat % 2 == 1):
-            seconds, numbers[executor] = train(configs, executor, workers)
-            times[executor].append(seconds)
+            call, epoch, numbers[executor] = train(configs, executor, workers)
+            calls[executor].append(call)
+            times[executor].append(1e3 * epoch)
         if numbers["ray"] != numbers["local"]:
             raise SystemExit("the records of the two are not equal")
-        print(f"ray {times['ray'][-1]:.2f} s, local {times['local'][-1]:.2f} s", flush=True)
+        print(f"an epoch: ray {times['ray'][-1]:.2f} ms, local {times['local'][-1]:.2f} ms", flush=True)
     ray.shutdown()
     ratios = [ours / theirs for ours, theirs in zip(times["ray"], times["local"], strict=True)]
     return {
@@ -61,8 +72,10 @@ def measure(configs: list[RunConfig], workers: int, repeats: int) -> dict[str, A
         "runs": len(configs),
         "epochs": configs[0].epochs,
         "start_and_warm_s": warming,
-        "ray_s": times["ray"],
-        "local_s": times["local"],
+        "ray_epoch_ms": times["ray"],
+        "local_epoch_ms": times["local"],
+        "ray_call_s": calls["ray"],
+        "local_call_s": calls["local"],
         "ratio": statistics.median(ratios),
         "ratio_low": min(ratios),
         "ratio_high": max(ratios),
@@ -72,8 +85,8 @@ def measure(configs: list[RunConfig], workers: int, repeats: int) -> dict[str, A
 def main() -> None:
     """Compare the two."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--runs", type=int, default=8)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", help="a file for the numbers")

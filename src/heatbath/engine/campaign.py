@@ -129,10 +129,13 @@ class Recorder:
         self._unsaved: dict[str, list[Measured]] = {}
         self._ready: list[tuple[Job, list[Measured]]] = []
         self._ended: list[Job] = []
+        self._saved: set[str] = set()  # the names of jobs with checkpoints
 
     def record(self, job: Job, measured: Measured) -> None:
         """Take what a job has measured; `flush` records it, if a checkpoint has it or the job has ended."""
         self._unsaved.setdefault(job.name, []).append(measured)
+        if measured.checkpoint is not None:
+            self._saved.add(job.name)
         if measured.durable:
             self._ready.append((job, self._unsaved.pop(job.name)))
 
@@ -143,6 +146,7 @@ class Recorder:
     def drop(self, job: Job) -> None:
         """Forget what no checkpoint has: the job will be trained again from the last one."""
         self._unsaved.pop(job.name, None)
+        self._saved.discard(job.name)
 
     def flush(self) -> None:
         """Record what is ready.
@@ -150,12 +154,14 @@ class Recorder:
         Raises:
             OSError: it could not be recorded; the checkpoints have it still.
         """
-        ready, self._ready = self._ready, []
-        if ready:
-            self._store.save(self._owner, [update for job, parts in ready for update in _updates(job, parts)])
-        ended, self._ended = self._ended, []
-        for job in ended:
-            Saver(self._store.checkpoints, job.name).remove()
+        if self._ready:
+            self._store.save(self._owner, [update for job, parts in self._ready for update in _updates(job, parts)])
+        self._ready.clear()
+        for job in self._ended:
+            if job.name in self._saved:
+                Saver(self._store.checkpoints, job.name).remove()
+                self._saved.discard(job.name)
+        self._ended.clear()
 
 
 def _updates(job: Job, parts: Sequence[Measured]) -> Iterator[Update]:
