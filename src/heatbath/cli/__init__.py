@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from heatbath import __version__
 from heatbath.cli.errors import Interruption, explain, is_interrupt, stoppable
 
 Table = Mapping[str, tuple[str | typer.Typer, str]]
@@ -85,7 +86,7 @@ _COMMANDS: Table = {
     "compare": ("compare:compare_runs", "Is A better than B? Verdicts on groups of runs."),
     "race": ("race:race_arms", "Train until it is decided which recipe is better."),
     "transfer": ("transfer:transfer_recipe", "A recipe at another batch size or momentum, and its proof."),
-    "gate": ("gate:gate_runs", "Are new runs no worse than a verdict?"),
+    "gate": ("compare:gate_runs", "Are new runs no worse than a verdict?"),
     "reproduce": ("reproduce:reproduce_figures", "The paper's figures, and what we find."),
     "report": ("report:rebuild_report", "The page again, from results."),
     "data": ("data:list_data", "Which data sets are here, and how to get them."),
@@ -149,26 +150,18 @@ def _complain(message: str) -> None:
     print(wrap(f"heatbath: {message}", room), file=sys.stderr)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from heatbath import __version__
-
-        print(f"heatbath {__version__}")
-        raise typer.Exit
-
-
 @app.callback(invoke_without_command=True)
 def _heatbath(
     context: typer.Context,
-    version: Annotated[  # noqa: ARG001 - its callback does the work
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+    if version:
+        print(f"heatbath {__version__}")
+        raise typer.Exit
+    _help(context)
 
 
 @runs_app.callback(invoke_without_command=True)
-def _runs(context: typer.Context) -> None:
+def _help(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help())

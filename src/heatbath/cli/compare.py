@@ -1,4 +1,4 @@
-"""`heatbath compare`: is one group of runs better than another?"""
+"""`heatbath compare` and `gate`: is one group of runs better than another, or no worse?"""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from heatbath.cli.screens import Answer, print_table, say, warn
 if TYPE_CHECKING:
     from heatbath.stats.comparison import Comparisons
 
+_STATUS = {"not worse": 0, "worse": 1, "undecided": 3}
 _SENTENCES = 10  # the most that anybody reads
 
 
@@ -58,6 +59,41 @@ def compare_runs(
             warn(told)
 
     return Answer(found.to_dict(), show)
+
+
+def gate_runs(
+    verdict: Path,
+    new_runs: Path,
+    margin: Annotated[str | None, "How much worse is no matter; by default the verdict's margin."] = None,
+    against: Annotated[str | None, "The group of the verdict; by default the better one."] = None,
+    level: Annotated[float, "The chance that the answer is right."] = 0.95,
+    where: list[str] | None = None,
+    diverged: str = "worst",
+) -> Answer:
+    """Exit with 0 if new runs are not worse than a group of a verdict by a margin, 1 if they are, 3 if undecided.
+
+    Diverged runs count as the worst number of both groups.
+    """
+    from heatbath.runs.sources import read_groups
+    from heatbath.stats import wording
+    from heatbath.stats.gate import gate, read_baseline
+    from heatbath.stats.margins import parse_margin
+    from heatbath.stats.samples import read_sample, treat_diverged
+
+    baseline = read_baseline(verdict, against)
+    allowed = baseline.margin if margin is None else parse_margin(margin)
+    if allowed is None:
+        raise ValueError(f"{verdict} has no margin: give --margin")
+    (runs,) = read_groups(new_runs, (), read_where(where)).values()
+    new = read_sample("the new runs", runs, baseline.metric or None)
+    lower = baseline.lower_is_better
+    new, old = treat_diverged([new, baseline.group], read_diverged(diverged), lower_is_better=lower)
+    found = gate(baseline._replace(group=old), new, allowed, level)
+    told = [found.sentence, *(wording.notes([note]).strip() for note in found.notes)]
+    status = _STATUS[found.answer]
+    data: dict[str, Any] = {"answer": found.answer, "status": status, "baseline": found.baseline}
+    data |= {"metric": found.metric, "margin": float(allowed), "p": found.verdict.p_value, "notes": found.notes}
+    return Answer({**data, "sentence": found.sentence}, lambda: say(*told), status)
 
 
 def read_two_groups(source: Path, by: list[str], where: Mapping[str, str]) -> dict[str, Any]:

@@ -139,24 +139,15 @@ def _choices(name: str) -> Iterable[str]:
 
 
 _CHOICES = {
-    "against": ("best",),
-    "coupling": ("gradient", "update"),
-    "device": ("auto", "cpu", "cuda"),
-    "diverged": ("tell", "exclude", "worst"),
-    "executor": ("local", "ray", "dask"),
-    "get": ("mnist", "cifar10", "vgg16"),
-    "landscape": ("double-well:0.2:2", "quadratic:1", "rosenbrock:10"),
-    "law": ("constant", "uniform:1", "twopoint:0.5", "arcsine:1", "exponential", "lognormal:0.25"),
+    **{"against": ["best"], "coupling": ["gradient", "update"], "device": ["auto", "cpu", "cuda"]},
+    **{"diverged": ["tell", "exclude", "worst"], "executor": ["local", "ray", "dask"]},
+    **{"get": ["mnist", "cifar10", "vgg16"], "landscape": ["double-well:0.2:2", "quadratic:1", "rosenbrock:10"]},
+    "law": ["constant", "uniform:1", "twopoint:0.5", "arcsine:1", "exponential", "lognormal:0.25"],
     "metric": [f"{split}_{name}" for split in ("test", "train", "validation") for name in ("accuracy", "loss")],
-    "optimizer": ("sgd", "adamw"),
-    "precision": ("auto", "fp32", "tf32", "bf16"),
-    "protocol": ("constant", "random", "cyclic:20"),
-    "prove": ("mlp/mnist5k", "cnn/mnist", "vgg16/cifar10"),
-    "sampling": ("shuffled", "replacement"),
-    "scale": ("smoke", "laptop", "paper"),
-    "schedule": ("constant", "cosine", "linear"),
-    "solve": ("lr", "batch_size", "momentum"),
-    "weights": ("imagenet",),
+    **{"optimizer": ["sgd", "adamw"], "precision": ["auto", "fp32", "tf32", "bf16"]},
+    **{"protocol": ["constant", "random", "cyclic:20"], "prove": ["mlp/mnist5k", "cnn/mnist", "vgg16/cifar10"]},
+    **{"sampling": ["shuffled", "replacement"], "scale": ["smoke", "laptop", "paper"], "weights": ["imagenet"]},
+    **{"schedule": ["constant", "cosine", "linear"], "solve": ["lr", "batch_size", "momentum"]},
 }
 
 

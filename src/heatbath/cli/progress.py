@@ -38,13 +38,7 @@ class Display:
         self._samples: deque[tuple[float, float]] = deque()
 
     def show(self, fraction: float | None, before: Sequence[str], after: Sequence[str] = ()) -> None:
-        """Take note of how far the work is.
-
-        Args:
-            fraction: from 0 to 1, or None where nobody knows.
-            before: what to say, the most important first; the time left comes after it.
-            after: what to say if there is room.
-        """
+        """Take note of the fraction done, None if nobody knows it, and what to say before and after the time left."""
         if fraction is not None and (self.fraction is None or fraction < self.fraction):
             self._samples.clear()
         self.fraction, self._before, self._after = fraction, tuple(before), tuple(after)
@@ -53,7 +47,10 @@ class Display:
             self._samples.append((now, fraction))
             while len(self._samples) > 2 and self._samples[1][0] < now - _WINDOW:
                 self._samples.popleft()
-        self._refresh()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Something has changed."""
 
     def say(self, message: str, *, routine: bool = False) -> None:
         """Show a message that stays; one of the usual course of things only where it is not in the way."""
@@ -65,11 +62,6 @@ class Display:
         return (high - low) / (end - start) if high > low and end > start else None
 
     @property
-    def elapsed(self) -> float:
-        """Seconds since the work began."""
-        return time.monotonic() - self._start
-
-    @property
     def words(self) -> list[str]:
         """What there is to say, the most important first."""
         left = ""
@@ -78,8 +70,10 @@ class Display:
             left = f"{clock(max(seconds, 0.0))} left"
         return [text for text in (*self._before, left, *self._after) if text]
 
-    def _refresh(self) -> None:
-        """Something has changed."""
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the work began."""
+        return time.monotonic() - self._start
 
 
 class _LiveDisplay(Display):
@@ -120,7 +114,6 @@ class _LogDisplay(Display):
         self._held: list[str] = []
         self._sign = threading.Timer(_FIRST_SIGN, lambda: self._print(", ".join(self.words)))
         self._sign.daemon = True
-        self._sign.start()
 
     def say(self, message: str, *, routine: bool = False) -> None:
         if routine and self.elapsed < _WORTH_A_LOG:
@@ -128,14 +121,17 @@ class _LogDisplay(Display):
         else:
             self._print(message)
 
-    def finish(self, *, done: bool) -> None:
-        """The work is over."""
+    def __enter__(self) -> _LogDisplay:
+        self._sign.start()
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         self._sign.cancel()
-        if done and self.elapsed >= _WORTH_A_LOG and self.fraction is not None:
+        if error is None and self.elapsed >= _WORTH_A_LOG and self.fraction is not None:
             self._print(", ".join([*self._before, f"after {clock(self.elapsed)}"]))
 
-    def _refresh(self) -> None:
-        going_on = self.fraction is not None and self.fraction < 1.0  # `finish` tells of the end
+    def refresh(self) -> None:
+        going_on = self.fraction is not None and self.fraction < 1.0  # `__exit__` tells of the end
         if going_on and time.monotonic() - self._last >= _LOG_SECONDS:
             self._last = time.monotonic()
             self._print(f"{100.0 * (self.fraction or 0.0):.0f} %: {', '.join(self.words)}")
@@ -159,13 +155,8 @@ def display(*, quiet: bool = False) -> Iterator[Display]:
         with Live(live, console=screen, transient=True, redirect_stdout=False, refresh_per_second=8):
             yield live
     else:
-        log = _LogDisplay()
-        try:
+        with _LogDisplay() as log:
             yield log
-        except BaseException:
-            log.finish(done=False)
-            raise
-        log.finish(done=True)
 
 
 def follow_training(shown: Display) -> Callable[[Progress], None]:

@@ -43,8 +43,10 @@ def rebuild_report(
     if by:
         if scale is not None or seeds is not None:
             raise ValueError("--scale and --seeds are for the report on the paper: leave them out, or --by")
+        if against == "best":
+            raise ValueError("--against best has no pairs to show; 'heatbath compare' asks for the best group")
         options = {"margin": margin, "level": level, "against": against, "diverged": read_diverged(diverged)}
-        return _report_on_study(source, by, metric, read_where(where), options, out)
+        return _report_on_study(source, by, read_where(where), {"metric": metric, **options}, out)
     if metric or margin or against or where:
         raise ValueError("--metric, --margin, --against and --where need --by, the setting that makes the groups")
     read_seeds(seeds)
@@ -52,15 +54,8 @@ def rebuild_report(
 
 
 def _report_on_study(
-    source: Path,
-    by: list[str],
-    metric: list[str] | None,
-    where: Mapping[str, str],
-    options: dict[str, Any],
-    out: Path,
+    source: Path, by: list[str], where: Mapping[str, str], options: dict[str, Any], out: Path
 ) -> Answer:
-    if options["against"] == "best":
-        raise ValueError("--against best has no pairs to show; 'heatbath compare' asks for the best group")
     with display() as shown:
         shown.show(None, ("reading the records",))
         from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
@@ -70,7 +65,7 @@ def _report_on_study(
 
         groups = read_two_groups(source, by, where)
         runs = {name: members for name, members in groups.items() if isinstance(members, Records)}
-        asked: Any = metric or [main_metric(record for members in runs.values() for record in members)]
+        asked = options["metric"] or [main_metric(record for members in runs.values() for record in members)]
         options["metric"] = asked if len(asked) > 1 else asked[0]
         found, told = with_record(source, lambda history: compare(groups, **options, history=history))
         shown.show(None, ("drawing",))

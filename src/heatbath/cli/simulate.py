@@ -57,37 +57,35 @@ def simulate_landscape(
 
     def show() -> None:
         say(f"{numbers['landscape']} at temperature {numbers['temperature']:.4g}, after {numbers['steps']} steps")
-        (_show_line if loss.dimension == 1 else _show_plane)(numbers)
+        _show(numbers)
         say(*(f"wrote {file}" for file in files))
 
     return Answer({**numbers, "files": [str(file) for file in files]}, show)
 
 
-def _show_line(numbers: Mapping[str, Any]) -> None:
-    kinds = {"sgd": "SGD", "fokker_planck": "Fokker-Planck", "boltzmann": "Boltzmann"}
-    rows = [
-        (name, *(f"{numbers[key][kind]:.4f}" for kind in kinds))
-        for key, name in (("position_mean", "mean"), ("position_variance", "variance"))
-    ]
-    print_table(("position", *kinds.values()), rows)
-    say(f"\nHistogram of SGD against Fokker-Planck: {_distance(numbers['histogram_distance'])}")
-    say(f"Fokker-Planck against equilibrium: distance {numbers['distance_to_equilibrium']:.4f}.")
-
-
-def _show_plane(numbers: Mapping[str, Any]) -> None:
-    kinds = {"sgd": "SGD", "langevin": "equation", "boltzmann": "Boltzmann"}
-    kinds = {kind: name for kind, name in kinds.items() if numbers["loss_mean"][kind] is not None}
-    rows = [
-        (f"{name} of {axis}", *(f"{numbers[key][kind][index]:.4f}" for kind in kinds))
-        for key, name in (("position_mean", "mean"), ("position_variance", "variance"))
-        for index, axis in enumerate("xy")
-    ]
-    rows.append(("mean loss", *(f"{numbers['loss_mean'][kind]:.4f}" for kind in kinds)))
-    print_table(("position", *kinds.values()), rows)
-    distances = numbers["histogram_distance"]
-    say(f"\nHistogram of SGD against the equation: {_distance(distances['sgd_to_langevin'])}")
-    if distances["sgd_to_boltzmann"] is not None:
-        say(f"Histogram of SGD against Boltzmann: {_distance(distances['sgd_to_boltzmann'])}")
+def _show(numbers: Mapping[str, Any]) -> None:
+    """Moments of the position, of both coordinates in the plane, and how far the histogram is from the theory."""
+    names = {"sgd": "SGD", "fokker_planck": "Fokker-Planck", "langevin": "equation", "boltzmann": "Boltzmann"}
+    losses, distances = numbers.get("loss_mean"), numbers["histogram_distance"]
+    kinds = [kind for kind in names if (losses or numbers["position_mean"]).get(kind) is not None]
+    rows = []
+    for key, words in (("position_mean", "mean"), ("position_variance", "variance")):
+        values = [numbers[key][kind] for kind in kinds]
+        if losses is None:
+            rows.append((words, *(f"{value:.4f}" for value in values)))
+        else:
+            rows += [(f"{words} of {axis}", *(f"{value[k]:.4f}" for value in values)) for k, axis in enumerate("xy")]
+    if losses is not None:
+        rows.append(("mean loss", *(f"{losses[kind]:.4f}" for kind in kinds)))
+    print_table(("position", *(names[kind] for kind in kinds)), rows)
+    say("")
+    if losses is None:
+        say(f"Histogram of SGD against Fokker-Planck: {_distance(distances)}")
+        say(f"Fokker-Planck against equilibrium: distance {numbers['distance_to_equilibrium']:.4f}.")
+        return
+    for key, other in (("sgd_to_langevin", "the equation"), ("sgd_to_boltzmann", "Boltzmann")):
+        if distances[key] is not None:
+            say(f"Histogram of SGD against {other}: {_distance(distances[key])}")
 
 
 def _distance(distance: Mapping[str, float]) -> str:

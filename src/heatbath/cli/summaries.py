@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from heatbath.cli.screens import Answer, print_table, say, warn
@@ -25,15 +24,6 @@ _SHARED = {
     **{"beta2": "beta2 {}", "epochs": "{} epochs", "seed": "seed {}"},
 }
 _ALWAYS = ("protocol", "law", "lr", "batch_size", "momentum", "epochs", "seed")  # of others, nothing where usual
-_TAIL_TITLE = f"last {TAIL} epochs"
-# The most important first, as the last ones are left out in a narrow terminal.
-_DERIVED: tuple[tuple[str, str, Callable[[Record, str], float | None]], ...] = (
-    ("final {}", "test_{}", Record.final),
-    ("best {}", "test_{}", Record.best),
-    (_TAIL_TITLE, "test_{}", Record.tail),
-    ("final train loss", "train_loss", Record.final),
-    ("final {}", "train_{}", Record.final),
-)
 _GUESSING = math.log(10.0)  # the loss of ten classes that are equally likely
 
 
@@ -53,15 +43,15 @@ def print_groups(records: Sequence[Record]) -> None:
         groups.setdefault(record.config.with_(seed=0).run, []).append(record)
     first = [members[0].config.with_(seed=0) for members in groups.values()]
     names = ["protocol", *(name for name in varying(first) if name != "protocol")]
-    has_tail = any(len(record.epochs) > TAIL for record in records)
-    columns = {name: value for name, value in _columns(records).items() if has_tail or name != _TAIL_TITLE}
-    headings = [*map(title, names), "runs", *columns]
+    columns = _columns(records)
     ended = {run: [r for r in members if r.status == "finished"] for run, members in groups.items()}
     rows = []
     for config, members, finished in zip(first, groups.values(), ended.values(), strict=True):
-        numbers = [mean_and_interval([value(record) for record in finished]) for value in columns.values()]
-        rows.append([*(cell(config, name) for name in names), _count(members), *numbers])
-    print_table(headings, rows, spare=list(columns)[:1:-1])
+        values = ([derive(r, name) for r in finished if name in r.curves] for name, derive in columns.values())
+        diverged = sum(record.status == "diverged" for record in members)
+        runs = f"{len(members)}{f', {diverged} diverged' * bool(diverged)}"
+        rows.append([*(cell(config, name) for name in names), runs, *map(mean_and_interval, values)])
+    print_table([*map(title, names), "runs", *columns], rows, spare=list(columns)[:1:-1])
     if any(len(members) > 1 for members in ended.values()):
         say("\nMeans over seeds, ± half the 95 % interval.")
     losses = [record.final("train_loss") for one in ended.values() for record in one if record.config.task is None]
@@ -71,19 +61,15 @@ def print_groups(records: Sequence[Record]) -> None:
         warn(f"{some} with a train loss above {_GUESSING:.3f}, that of guessing: the rate may be too large")
 
 
-def _columns(records: Sequence[Record]) -> dict[str, Callable[[Record], float | None]]:
-    """Headings, and what stands below: of the main metric and the training loss."""
-    metric = main_metric(records).removeprefix("test_")
-    found: dict[str, Callable[[Record], float | None]] = {}
-    for heading, name, derive in _DERIVED:
-        curve = name.format(metric)
-        words = curve.replace("_", " ").replace("accuracy", "acc.")
-        found.setdefault(heading.format(words), partial(_derive, derive, curve))
-    return found
-
-
-def _derive(derive: Callable[[Record, str], float | None], curve: str, record: Record) -> float | None:
-    return derive(record, curve) if curve in record.curves else None
+def _columns(records: Sequence[Record]) -> Mapping[str, tuple[str, Callable[[Record, str], float | None]]]:
+    """Headings, and of which curve what stands below, the most important first: the last ones may be left out."""
+    curve = main_metric(records)
+    trained = curve.replace("test_", "train_", 1)
+    title, own = (name.replace("_", " ").replace("accuracy", "acc.") for name in (curve, trained))
+    tail = {f"last {TAIL} epochs": (curve, Record.tail)} if any(len(record.epochs) > TAIL for record in records) else {}
+    loss = {"final train loss": ("train_loss", Record.final)}
+    found = {f"final {title}": (curve, Record.final), f"best {title}": (curve, Record.best), **tail, **loss}
+    return found | {f"final {own}": (trained, Record.final)}
 
 
 def describe_settings(configs: Sequence[RunConfig]) -> str:
@@ -151,8 +137,3 @@ def name_some(runs: Sequence[str]) -> str:
 
 def _decimal(number: float) -> str:
     return f"{number:.4f}" if number == 0.0 or 0.1 <= abs(number) < 1e4 else f"{number:.4g}"
-
-
-def _count(members: Sequence[Record]) -> str:
-    diverged = sum(record.status == "diverged" for record in members)
-    return f"{len(members)}, {diverged} diverged" if diverged else str(len(members))

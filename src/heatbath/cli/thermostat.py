@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -42,19 +41,19 @@ def print_temperature(
     }
     rows = {"given": own, **_alternatives(own, {name: value for name, value in asked.items() if value is not None})}
     regime = _small_rate_regime(own, curvature)
-    answer = _small_rate_regime(rows["asked"], curvature).warning if "asked" in rows else None
+    answer = _small_rate_regime(rows["asked"], curvature)["warning"] if "asked" in rows else None
     data = {
         **_describe(own, diffusion),
         "diffusion": diffusion,
         "law_factor": own.law_factor,
         "alternatives": [{"label": name, **_describe(row, diffusion)} for name, row in rows.items() if name != "given"],
-        "small_rate_regime": {name: None if value == math.inf else value for name, value in asdict(regime).items()},
+        "small_rate_regime": {name: None if value == math.inf else value for name, value in regime.items()},
         "asked_warning": answer,
     }
     return Answer(data, partial(_show, rows, diffusion, regime, answer))
 
 
-def _show(rows: dict[str, Thermostat], diffusion: float, regime: _Regime, answer: str | None) -> None:
+def _show(rows: dict[str, Thermostat], diffusion: float, regime: dict[str, Any], answer: str | None) -> None:
     own = rows["given"]
     temperature = own.temperature(diffusion)
     form = f"{'Nesterov' if own.nesterov else 'heavy ball'}, coupling {own.coupling}" if own.momentum else "no momentum"
@@ -77,27 +76,15 @@ def _show(rows: dict[str, Thermostat], diffusion: float, regime: _Regime, answer
         say(f"{told}{own.limits(diffusion).slow:.6g}{fair}")
     elif own.law.variance > 0.0:
         say("The fair control of a random rate is the constant rate of equal temperature.")
-    say(regime.note)
-    if regime.warning:
-        warn(regime.warning)
+    say(regime["note"])
+    if regime["warning"]:
+        warn(regime["warning"])
     if answer:
         warn(f"the asked setting is {answer}")
 
 
-@dataclass(frozen=True)
-class _Regime:
-    """Whether the leading order can be trusted; ``limit`` is the curvature up to which it is right to a tenth."""
-
-    curvature: float | None
-    limit: float
-    stable_below: float
-    exact_over_leading: float | None
-    note: str
-    warning: str | None
-
-
-def _small_rate_regime(own: Thermostat, curvature: float | None) -> _Regime:
-    """Compare the leading order with the exact temperature on a quadratic; it is left where they differ by 10 %.
+def _small_rate_regime(own: Thermostat, curvature: float | None) -> dict[str, Any]:
+    """Compare the leading order with the exact temperature on a quadratic: its limit is where they differ by 10 %.
 
     The exact ratio depends on ``lr * curvature`` alone, so an unknown curvature still has a limit that can be told. As
     nothing can be warned of without a curvature, one of order 1 is then supposed, and said to be.
@@ -123,7 +110,9 @@ def _small_rate_regime(own: Thermostat, curvature: float | None) -> _Regime:
         if supposed > limit:
             warning = f"not a small rate: {who} is {supposed / limit:.3g} times that limit"
             warning += f", and the exact temperature there {ratio:.4g} times the leading order."
-    return _Regime(curvature, limit, stable_below, ratio if curvature is not None else None, note, warning)
+    bounds = {"limit": limit, "stable_below": stable_below}
+    exact = ratio if curvature is not None else None
+    return {"curvature": curvature, **bounds, "exact_over_leading": exact, "note": note, "warning": warning}
 
 
 def _momentum(row: Thermostat) -> str:
