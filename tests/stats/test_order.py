@@ -175,7 +175,7 @@ def test_an_open_claim_on_orders():
     (verdict,) = judge([OrderClaim("T rather than knob", range(12), knob, groups, margin=0.1)])
     assert verdict.outcome == "undecided"
     assert verdict.interval.contains(explained(range(12), means) - explained(knob, means))
-    assert verdict.seeds_needed > 3
+    assert verdict.seeds.about > 3
     assert wording.detail(verdict).startswith(
         f"leads in explaining by {verdict.interval} of the variance between 12 groups;"
     )
@@ -225,7 +225,7 @@ def test_disorder_is_told_where_the_noise_is_small(noise, outcome):
     assert verdict.outcome == outcome
     if outcome == "undecided":
         needed = n * (noise**2 / n) / np.var(means, ddof=1) / 0.1  # for a tenth of the variance to be noise
-        assert verdict.seeds_needed == math.ceil(needed)
+        assert verdict.seeds.about == math.ceil(needed)
 
 
 def test_chance_grows_with_the_freedom_of_the_curve():

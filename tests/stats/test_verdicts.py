@@ -146,7 +146,7 @@ def test_the_promised_seeds_settle_a_claim(kind, margin, shift):
     pilot = Claim("c", kind, standardized(3) + shift, standardized(3), margin)
     first, _ = judge([pilot, pilot])
     assert first.outcome == "undecided"
-    n, trials = first.seeds_needed, 600
+    n, trials = first.seeds.about, 600
     a, b = normals(41, trials, n, mean=shift), normals(42, trials, n)
     claims = [Claim("c", kind, *pair, margin) for pair in zip(a, b, strict=True)]
     settled = sum(judge([claim], level=0.975)[0].outcome != "undecided" for claim in claims)
@@ -176,17 +176,17 @@ def test_too_little_is_undecided(kind, a, b, reason):
     assert verdict.outcome == wording.outcome(verdict) == "undecided"
     assert reason in wording.detail(verdict)
     assert verdict.p_value in (None, 1.0)
-    assert verdict.seeds_needed is None
+    assert verdict.seeds is None
 
 
 def test_one_seed_is_lent_the_spread_of_the_others():
     (verdict,) = judge([Claim("c", "greater", [0.72], RIGHT, 0.0)])
     assert verdict.outcome == "undecided"
     sd = np.std(RIGHT, ddof=1)
-    assert verdict.seeds_needed == seeds_needed(sd, sd, 0.72 - np.mean(RIGHT), level=0.9) > 10
+    assert verdict.seeds.about == seeds_needed(sd, sd, 0.72 - np.mean(RIGHT), level=0.9) > 10
     assert (
         wording.outcome(verdict)
-        == f"undecided: needs about {verdict.seeds_needed} seeds ({verdict.seeds.low} to {verdict.seeds.high})"
+        == f"undecided: needs about {verdict.seeds.about} seeds ({verdict.seeds.low} to {verdict.seeds.high})"
     )
 
 
@@ -247,7 +247,7 @@ def test_any_claim_that_weighs_itself_is_judged():
             return round(7 * spread**2)
 
     given, silent = judge([Given(), Silent()], level=0.9, power=0.8)
-    assert (given.outcome, given.p_value, given.seeds_needed) == ("contradicted", 0.02, None)
+    assert (given.outcome, given.p_value, given.seeds) == ("contradicted", 0.02, None)
     numbers = "1.3 (n = 4) against 1.2 (n = 5), difference 0.10 (90 %: 0.00 to 0.20)"
     assert wording.detail(given) == f"{numbers}; margin 0.25, p = 0.02 among 2 claims."
     assert wording.detail(silent) == "no number in 2 of 9 values: runs diverged, are missing or too short."

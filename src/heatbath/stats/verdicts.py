@@ -79,11 +79,6 @@ class Verdict:
     told: str = ""  # all of it in words, in the place of those that the evidence has
 
     @property
-    def seeds_needed(self) -> int | None:
-        """About how many seeds would settle an open claim; None where nobody can say."""
-        return None if self.seeds is None else self.seeds.about
-
-    @property
     def interval(self) -> Interval | None:
         """Of what is judged, as a rule a difference of means; its ends are the one-sided bounds that decide."""
         return self.evidence.interval

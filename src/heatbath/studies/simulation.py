@@ -207,15 +207,15 @@ def _histogram(positions: Array, grid: PhaseSpace) -> tuple[Array, Array]:
 def _summarise(ensemble: Ensemble, solver: FokkerPlanck, densities: Array, positions: Array) -> dict[str, Any]:
     """The numbers, in plain types."""
     grid = solver.grid
-    edges, heights = _histogram(positions[-1], grid)
-    last, equilibrium = densities[-1], solver.equilibrium
+    x, last, equilibrium = positions[-1], densities[-1], solver.equilibrium
+    edges, heights = _histogram(x, grid)
     bars = len(heights)
     expected = (marginals(last, grid)[0] * grid.dx)[: 2 * bars].reshape(bars, 2).sum(axis=1)
     share = heights * (edges[1] - edges[0])
     # What lies beyond the bars is one more: SGD need not stay on the mesh.
     share, expected = (np.append(part, max(0.0, 1.0 - part.sum())) for part in (share, expected))
-    variance = expected * np.maximum(1.0 - expected, 0.0) / positions.shape[1]
-    now, finally_ = moments(last, grid), moments(equilibrium, grid)
+    variance = expected * np.maximum(1.0 - expected, 0.0) / len(x)
+    of = {"fokker_planck": moments(last, grid), "boltzmann": moments(equilibrium, grid)}
     return {
         **ensemble.describe(),
         "cells": list(grid.cells),
@@ -225,15 +225,7 @@ def _summarise(ensemble: Ensemble, solver: FokkerPlanck, densities: Array, posit
         "relative_entropy": {
             str(int(k)): solver.relative_entropy(p) for k, p in zip(ensemble.at, densities, strict=True)
         },
-        "position_mean": {
-            "sgd": float(positions[-1].mean()),
-            "fokker_planck": float(now.mean[0]),
-            "boltzmann": float(finally_.mean[0]),
-        },
-        "position_variance": {
-            "sgd": float(positions[-1].var()),
-            "fokker_planck": float(now.covariance[0, 0]),
-            "boltzmann": float(finally_.covariance[0, 0]),
-        },
+        "position_mean": {"sgd": float(x.mean())} | {kind: float(one.mean[0]) for kind, one in of.items()},
+        "position_variance": {"sgd": float(x.var())} | {kind: float(one.covariance[0, 0]) for kind, one in of.items()},
         "histogram_distance": histogram_distance(share, expected, variance),
     }
