@@ -26,8 +26,9 @@ def layers() -> nn.Module:
 
     from heatbath.tasks.stacked_networks import convolutions
 
+    features = convolutions(_WIDTHS, 1)  # first, as the layers draw their weights when they are made
     last = {"flatten": nn.Flatten(), "classifier": nn.Linear(128 * 3 * 3, 10)}
-    return nn.Sequential(OrderedDict(features=convolutions(_WIDTHS, 1), **last))
+    return nn.Sequential(OrderedDict(features=features, **last))
 
 
 def rows() -> StackedNetwork:

@@ -35,15 +35,14 @@ def layers() -> nn.Module:
     from heatbath.data.vgg16_features import VGG16_LAYOUT
     from heatbath.tasks.stacked_networks import convolutions
 
+    features = convolutions(VGG16_LAYOUT, 3, 1, inplace=True)
     classifier = nn.Sequential(
         *(nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5)),
         *(nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5)),
         nn.Linear(4096, 10),
     )
     pool = {"avgpool": nn.AdaptiveAvgPool2d((7, 7)), "flatten": nn.Flatten()}
-    return nn.Sequential(
-        OrderedDict(features=convolutions(VGG16_LAYOUT, 3, 1, inplace=True), **pool, classifier=classifier)
-    )
+    return nn.Sequential(OrderedDict(features=features, **pool, classifier=classifier))
 
 
 def initialize(model: nn.Module, generator: torch.Generator) -> None:
