@@ -1,9 +1,13 @@
 """What installs, tests and cites the project says the same everywhere."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -83,3 +87,61 @@ def test_the_source_distribution_holds_what_its_readme_names():
     assert not [path for path in named if not (ROOT / path.lstrip("/")).exists()]
     top_level = {path.name for path in ROOT.iterdir() if path.suffix in (".md", ".cff")}
     assert not {name for name in top_level if f"/{name}" not in named}
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory):
+    """Wheel and source distribution, by the name that they end in."""
+    pytest.importorskip("hatchling")
+    out = tmp_path_factory.mktemp("dist")
+    program = (
+        "import sys, hatchling.build as backend; backend.build_sdist(sys.argv[1]); backend.build_wheel(sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", program, str(out)], cwd=ROOT, check=True, capture_output=True, text=True)
+    return {path.suffix: path for path in out.iterdir()}
+
+
+def test_the_wheel_works_away_from_the_repository(distributions, tmp_path):
+    site = tmp_path / "site"
+    with zipfile.ZipFile(distributions[".whl"]) as wheel:
+        names = wheel.namelist()
+        wheel.extractall(site)
+    sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*") if path.is_file()}
+    assert {name for name in sources if "__pycache__" not in name and name not in names} == set()
+    assert {name.split("/")[0] for name in names} == {"heatbath", f"heatbath-{heatbath.__version__}.dist-info"}
+    command = [
+        sys.executable,
+        "-m",
+        "heatbath",
+        "reproduce",
+        "figure1",
+        "--scale",
+        "smoke",
+        "--store",
+        "runs",
+        "--quiet",
+    ]
+    env = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/report.html").exists()
+    where = [sys.executable, "-c", "import heatbath; print(heatbath.__file__)"]
+    found = subprocess.run(where, cwd=tmp_path, env=env, check=True, capture_output=True, text=True)
+    assert Path(found.stdout.strip()).is_relative_to(site)
+
+
+def test_the_metadata_of_the_wheel(distributions):
+    with zipfile.ZipFile(distributions[".whl"]) as wheel:
+        metadata = wheel.read(f"heatbath-{heatbath.__version__}.dist-info/METADATA").decode()
+        entry_points = wheel.read(f"heatbath-{heatbath.__version__}.dist-info/entry_points.txt").decode()
+    assert f"Version: {heatbath.__version__}\n" in metadata
+    assert f"heatbath = {PROJECT['scripts']['heatbath']}\n" in entry_points
+    assert {f"Provides-Extra: {extra}" for extra in PROJECT["optional-dependencies"]} <= set(metadata.splitlines())
+
+
+def test_the_source_distribution_can_be_built_and_tested_from(distributions):
+    with tarfile.open(distributions[".gz"]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for needed in ("pyproject.toml", "Makefile", "src/heatbath/__init__.py", "tests/test_packaging.py", "docs/conf.py"):
+        assert needed in names
+    assert not {name for name in names if name.startswith((".venv", "out/", "runs/", "docs/gallery"))}
