@@ -78,15 +78,15 @@ def stoppable() -> Iterator[list[int]]:
         came.append(number)
         raise Termination
 
-    in_main_thread = threading.current_thread() is threading.main_thread()  # no other may set a handler
-    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield came
-        return
-    signal.signal(signal.SIGTERM, interrupt)
+    # No other thread may set a handler.
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, interrupt)
     try:
         yield came
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from heatbath.cli.options import read_diverged, read_looks
+from heatbath.cli.progress import display
 from heatbath.cli.screens import Answer, say
-from heatbath.cli.training import Training, import_task
+from heatbath.cli.training import Training
 from heatbath.runs.configs import RunConfig
 from heatbath.system.folders import check_folder
 
@@ -40,16 +41,17 @@ def race_arms(
     from heatbath.studies.race import race
 
     common = _read_settings(setting or (), "--set")
-    common |= {} if task is None else {"task": import_task(task)}
+    common |= {} if task is None else {"task": training.import_task(task)}
     twice = [text for text in arm if arm.count(text) > 1]
     if twice:
         raise ValueError(f"--arm {twice[0]} is there twice: give different arms")
     arms = {text: RunConfig(**common | _read_settings(text.split(","), "--arm")) for text in arm}
     training.options()
     if out is not None:
-        from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
-
         check_folder(out, "--out")
+        with display(quiet=training.quiet) as shown:
+            shown.show(None, ("starting",))
+            from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
     rules: dict[str, Any] = {"level": level, "looks": read_looks(looks), "diverged": read_diverged(diverged)}
     rules |= {"store": training.store, "train": training.complete}
     found = race(arms, metric, margin, budget, max_seeds, **rules)

@@ -12,7 +12,7 @@ from typing import Any
 from heatbath.cli.run_filters import Filters, open_store
 from heatbath.cli.screens import Answer, count, print_table, say, warn
 from heatbath.cli.summaries import SHORTEST, answer_with_runs, cell, describe_settings, print_groups, title
-from heatbath.cli.training import SafeTraining, import_task
+from heatbath.cli.training import SafeTraining
 from heatbath.laws import parse_law
 from heatbath.runs import rows
 from heatbath.runs.collection import changed_tasks, main_metric, varying
@@ -110,7 +110,7 @@ def resume_runs(*, task: str | None = None, training: SafeTraining) -> Answer:
         records, damaged = results.survey()
     pending = [record.config for record in records if record.status == "pending"]
     pending += [damage.config for damage in damaged.values() if damage.config is not None]
-    given = None if task is None else import_task(task)
+    given = None if task is None else training.import_task(task)
     left_out = Counter(config.model for config in pending if config.task not in (None, given))
     able = [config for config in pending if config.task in (None, given)]
     reason = "its code is needed: name it with --task" if given is None else "it is not the one named, or has changed"

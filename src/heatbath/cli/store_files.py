@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from heatbath.cli.progress import display
 from heatbath.cli.run_filters import Filters, open_store
 from heatbath.cli.screens import Answer, count, say, warn, write
 from heatbath.cli.summaries import name_some
@@ -26,12 +27,14 @@ def merge_stores(others: list[Path], store: Path = Path("runs"), create: bool = 
     if not create and not (store / Store.FILE).exists():
         raise FileNotFoundError(f"there is no store in {store}; name one with --store, or add --create to make it")
     check_folder(store, "--store")
-    from heatbath.paper.calculations import copy_results, damaged_results
+    with display() as shown:
+        shown.show(None, ("merging",))
+        from heatbath.paper.calculations import copy_results, damaged_results
 
-    for other in others:  # all of them before the first is taken over
-        _check_source(other)
-    with Store(store) as results:
-        merged = {str(part): results.merge(part) for source in others for part in _parts(source)}
+        for other in others:  # all of them before the first is taken over
+            _check_source(other)
+        with Store(store) as results:
+            merged = {str(part): results.merge(part) for source in others for part in _parts(source)}
     folders = [source for source in others if source.is_dir()]
     copied = {str(source / "calculations"): number for source in folders if (number := copy_results(source, store))}
     damaged = [str(file) for source in others for file in damaged_results(source)]

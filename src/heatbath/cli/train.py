@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from heatbath.cli.options import read_seeds
 from heatbath.cli.screens import Answer, count, say
 from heatbath.cli.summaries import answer_with_runs, describe_settings, print_groups
-from heatbath.cli.training import SafeTraining, import_task
+from heatbath.cli.training import SafeTraining
 from heatbath.engine.shards import take_shard
 from heatbath.laws import parse_law
 from heatbath.runs.configs import RunConfig, sweep
@@ -68,7 +68,13 @@ def train_networks(
     run diverged.
     """
     _check_protocol(axes)
-    base = RunConfig(**_read_data(task, model, dataset), **vars(settings), batch_size=1)
+    if task is None:
+        data: dict[str, Any] = {"model": model, "dataset": dataset or find_network(model).dataset}
+    elif dataset is not None:
+        raise ValueError(f"--dataset {dataset} and --task: give one of them")
+    else:
+        data = {"task": training.import_task(task), "model": model}
+    base = RunConfig(**data, **vars(settings), batch_size=1)
     # All of these are axes, even of one value: what a constant protocol makes of a law must not reach the others.
     usual = {**{name: getattr(base, name) for name in vars(axes)}, "law": None, "batch_size": RunConfig.batch_size}
     given = {name: values or [usual[name]] for name, values in vars(axes).items()}
@@ -86,14 +92,6 @@ def _check_protocol(axes: Axes) -> None:
     for law in axes.law or ():
         if parse_law(law).variance == 0.0:
             raise ValueError(f"--law {law} makes every rate the mean one: ask for --protocol constant instead")
-
-
-def _read_data(task: str | None, model: str, dataset: str | None) -> dict[str, Any]:
-    if task is None:
-        return {"model": model, "dataset": dataset or find_network(model).dataset}
-    if dataset is not None:
-        raise ValueError(f"--dataset {dataset} and --task: give one of them")
-    return {"task": import_task(task), "model": model}
 
 
 def _show(configs: Sequence[RunConfig], records: Sequence[Record], store: Path) -> None:

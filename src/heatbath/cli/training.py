@@ -47,6 +47,19 @@ class Training:
 
             return run.complete(configs, self.store, options, follow)
 
+    def import_task(self, path: str) -> AnyTask:
+        """Return the task that a path names; modules of the current folder are found."""
+        sys.path.append(os.getcwd())
+        with display(quiet=self.quiet) as shown:
+            shown.show(None, (f"importing {path}",))
+            from heatbath.tasks.samples import resolve
+
+            found = resolve(path, "--task")
+            found = found() if callable(found) and not isinstance(found, AnyTask) else found
+        if not isinstance(found, AnyTask):
+            raise ValueError(f"--task {path}: it is a {type(found).__name__}, no heatbath.Task")
+        return found
+
 
 @dataclass(frozen=True)
 class SafeTraining(Training):
@@ -60,15 +73,3 @@ def check_data_dir(data_dir: Path | None) -> None:
     from heatbath.data import downloads
 
     downloads.check_data_dir(data_dir, "--data-dir")
-
-
-def import_task(path: str) -> AnyTask:
-    """Return the task that a path names; modules of the current folder are found."""
-    from heatbath.tasks.samples import resolve
-
-    sys.path.append(os.getcwd())
-    found = resolve(path, "--task")
-    found = found() if callable(found) and not isinstance(found, AnyTask) else found
-    if not isinstance(found, AnyTask):
-        raise ValueError(f"--task {path}: it is a {type(found).__name__}, no heatbath.Task")
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from heatbath.cli.screens import Answer, print_table, say
-from heatbath.cli.training import Training, import_task
+from heatbath.cli.training import Training
 from heatbath.laws import parse_law
 from heatbath.runs.configs import RunConfig
 
@@ -57,7 +57,7 @@ def transfer_recipe(
             raise ValueError("--prove needs a --margin, within which the recipes count as equal")
         training.options()
         race: dict[str, Any] = {"metric": metric, "max_seeds": max_seeds, "budget": budget, "store": training.store}
-        ended = study.prove(found, _base(prove, epochs), margin, **race, train=training.complete)
+        ended = study.prove(found, _base(prove, epochs, training), margin, **race, train=training.complete)
     data = {**found.to_dict(), "proof": None if ended is None else ended.to_dict()}
     return Answer(data, lambda: _show(found, ended, prove))
 
@@ -82,10 +82,10 @@ def _show(found: Any, ended: Any, prove: str | None) -> None:
     say(f"{'Proved' if proved else 'Not proved'} on {prove}: {words[0]}")
 
 
-def _base(task: str, epochs: int) -> RunConfig:
+def _base(task: str, epochs: int, training: Training) -> RunConfig:
     """The task as a run."""
     if ":" in task:
-        return RunConfig(task=import_task(task), epochs=epochs, batch_size=1)
+        return RunConfig(task=training.import_task(task), epochs=epochs, batch_size=1)
     model, slash, dataset = task.partition("/")
     if not slash or not model or not dataset:
         raise ValueError(f"--prove must be model/dataset, such as mlp/mnist5k, or package.module:task, got {task!r}")
