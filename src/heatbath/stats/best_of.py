@@ -7,7 +7,7 @@ group do: ``k - 1`` one-sided bounds at ``(1 - level) / (k - 1)``, however many 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -75,7 +75,7 @@ class BestOf(Several[Standing]):
     def __str__(self) -> str:
         return f"{self.sentence}{wording.notes(self.notes)}"
 
-    def _table(self) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    def _table(self) -> wording.Table:
         rows = [(g.name, f"{g.mean:.5g}", g.verdict, str(g.interval)) for g in self.members]
         return ("group", f"mean {self.metric}".strip(), "verdict", "against the best other"), rows
 

@@ -123,7 +123,7 @@ def compare(
     # The worst of all numbers changes when seeds are added: a look takes the worst of those that it sees.
     at_once, at_look = ("tell", diverged) if plan is not None and diverged == "worst" else (diverged, "tell")
     found = []
-    with recorded_looks(None if history is None else Path(history)) as record:
+    with recorded_looks(None if history is None else Path(history)) as take_look:
         for one in metrics:
             read = [read_sample(name, source, one) for name, source in sources.items()]
             label = one or read[0].metric
@@ -133,7 +133,7 @@ def compare(
             for first, second in chosen:
                 x, y, by_seed, notes = pair(groups[first], groups[second], paired)
                 test = Comparison(label, x, y, own, by_seed, error, family, lower, power, None, notes)
-                found.append(record.look(test, looks, lambda seen: look_at(seen, plan, at_look) if plan else seen))
+                found.append(take_look(test, looks, lambda seen: look_at(seen, plan, at_look) if plan else seen))
     if best:
         return find_best(found, level)
     return found[0] if b is not None and len(metrics) == 1 else Comparisons(tuple(found), level)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, overload
@@ -53,7 +53,7 @@ class Comparison(wording.Shown, PairTest):
             "notes": list(self.notes),
         }
 
-    def _table(self) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    def _table(self) -> wording.Table:
         return wording.table([self])
 
     def __bool__(self) -> bool:
@@ -114,7 +114,7 @@ class Comparisons(Several[Comparison]):
             "groups": [describe_sample(group) for group in groups.values()],
         }
 
-    def _table(self) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    def _table(self) -> wording.Table:
         return wording.table(self.members)
 
     def __str__(self) -> str:

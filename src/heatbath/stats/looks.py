@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from heatbath.stats.samples import digest, treat_diverged
 from heatbath.stats.sequential import Look
 from heatbath.system.whole_files import whole_file
 
+TakeLook = Callable[[Comparison, Sequence[int] | None, Callable[[Comparison], Comparison]], Comparison]
 FILE = "looks.json"  # beside the database of a store
 _FORMAT = 1
 
@@ -45,42 +47,18 @@ def look_at(test: Comparison, plan: Sequence[Look], diverged: str | float = "tel
     return replace(seen, notes=(*seen.notes, note))
 
 
-class LookRecord:
-    """What was looked at, by comparison: a list of designs, each a plan of looks or one look at certain data.
-
-    The first design of a comparison has the whole error, each later one half of that of the one before, so that all of
-    them together err with a chance of at most twice the error, which is told. A design that comes again is the same
-    one: to repeat a look, or to go on with a plan, costs nothing. Without comparisons nothing is kept, nor charged.
-    """
-
-    def __init__(self, comparisons: dict[str, Any] | None) -> None:
-        self.comparisons = comparisons
-
-    def look(self, test: Comparison, plan: Sequence[int] | None, see: Callable[[Comparison], Comparison]) -> Comparison:
-        """Return what is seen of a comparison with the error that is left for it, and keep that it was made."""
-        if self.comparisons is None:
-            return see(test)
-        name = {"plan": None if plan is None else list(plan), "digest": _digest(test) if plan is None else None}
-        groups = sorted(group.settings or group.name for group in (test.a, test.b))
-        fresh = {"metric": test.metric, "groups": sorted((test.a.name, test.b.name)), "designs": []}
-        designs = self.comparisons.setdefault(digest([test.metric, groups]), fresh)["designs"]
-        same = [k for k, design in enumerate(designs) if {key: design[key] for key in name} == name]
-        place = same[0] if same else len(designs)
-        seen = see(_charge(test, [design["seeds"] for design in designs[:place]]))
-        entry = {**name, "seeds": min(len(seen.a.values), len(seen.b.values)), "verdict": seen.verdict}
-        designs[place : place + 1] = [entry]
-        return seen
-
-
 @contextmanager
-def recorded_looks(path: Path | None) -> Iterator[LookRecord]:
-    """Open the record in a file, alone, and write it at the end if it has changed; without a file keep none.
+def recorded_looks(path: Path | None) -> Iterator[TakeLook]:
+    """Open the record in a file, alone, and write it at the end if it has changed; give what takes a look.
 
-    Raises:
-        OSError: the file is damaged, of a later version, or cannot be written.
+    It is called with a comparison, its plan and how to see it. By comparison the record has a list of designs, each a
+    plan of looks or one look at certain data. The first design of a comparison has the whole error, each later one half
+    of that of the one before, so that all of them together err with a chance of at most twice the error, which is told.
+    A design that comes again is the same one: to repeat a look, or to go on with a plan, costs nothing. Without a file
+    nothing is kept, nor charged.
     """
     if path is None:
-        yield LookRecord(None)
+        yield lambda test, _plan, see: see(test)
         return
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} for the record of looks")
@@ -94,11 +72,27 @@ def recorded_looks(path: Path | None) -> Iterator[LookRecord]:
             raise OSError(f"{path} is damaged: put back a copy of it, or remove it to forget all looks") from None
         if version != _FORMAT:
             raise OSError(f"{path} was written by a later version of heatbath (format {version})")
-        yield LookRecord(comparisons)
+        yield partial(_take_look, comparisons)
         new = json.dumps({"format": version, "comparisons": comparisons}, indent=1)
         if new != text:
             with whole_file(path) as file:
                 file.write(new.encode())
+
+
+def _take_look(
+    comparisons: dict[str, Any], test: Comparison, plan: Sequence[int] | None, see: Callable[[Comparison], Comparison]
+) -> Comparison:
+    """Return what is seen of a comparison with the error that is left for it, and keep that it was made."""
+    name = {"plan": None if plan is None else list(plan), "digest": _digest(test) if plan is None else None}
+    groups = sorted(group.settings or group.name for group in (test.a, test.b))
+    fresh = {"metric": test.metric, "groups": sorted((test.a.name, test.b.name)), "designs": []}
+    designs = comparisons.setdefault(digest([test.metric, groups]), fresh)["designs"]
+    same = [k for k, design in enumerate(designs) if {key: design[key] for key in name} == name]
+    place = same[0] if same else len(designs)
+    seen = see(_charge(test, [design["seeds"] for design in designs[:place]]))
+    entry = {**name, "seeds": min(len(seen.a.values), len(seen.b.values)), "verdict": seen.verdict}
+    designs[place : place + 1] = [entry]
+    return seen
 
 
 def _charge(test: Comparison, before: Sequence[int]) -> Comparison:

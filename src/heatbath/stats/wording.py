@@ -12,6 +12,7 @@ from heatbath.stats.pair_test import PairTest
 from heatbath.stats.samples import Sample
 from heatbath.stats.verdicts import Evidence, SeedsNeeded, Verdict
 
+Table = tuple[Sequence[str], Iterable[Sequence[str]]]  # headings and rows
 _MANY = 1000  # seeds: where more are needed the difference is as large as the margin, and their number a guess
 _LATEX = str.maketrans({c: f"\\{c}" for c in "_%&#${}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"})
 _NO_TEST = {
@@ -29,8 +30,7 @@ class Shown:
         """What was found, in words."""
         raise NotImplementedError
 
-    def _table(self) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
-        """Return headings and rows."""
+    def _table(self) -> Table:
         raise NotImplementedError
 
     def to_latex(self) -> str:
@@ -166,7 +166,7 @@ def family(tests: Sequence[PairTest], level: float) -> str:
     return f"{len(tests)} comparison{'s' * (len(tests) != 1)}: {decided}; {promise(level)}."
 
 
-def table(tests: Iterable[PairTest]) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+def table(tests: Iterable[PairTest]) -> Table:
     """Return headings and a row for each comparison."""
     return ("comparison", "metric", "verdict", "difference", "p", "seeds"), map(_cells, tests)
 

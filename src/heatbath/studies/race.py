@@ -29,7 +29,7 @@ from heatbath.runs.records import Record
 from heatbath.stats import wording
 from heatbath.stats.compare import compare
 from heatbath.stats.comparison import Comparison, Comparisons
-from heatbath.stats.looks import FILE, LookRecord, recorded_looks
+from heatbath.stats.looks import FILE, TakeLook, recorded_looks
 from heatbath.stats.margins import parse_margin
 from heatbath.stats.samples import DEFAULT_METRIC, is_lower_better, read_sample, treat_diverged
 from heatbath.stats.sequential import Look, doubling_looks, plan_looks
@@ -163,8 +163,8 @@ def race(
             ended = "budget"
             break
         course.take(train(wanted) if train else complete(wanted, store, options, progress))
-        with _open_looks(store) as record:
-            course.look(look, record)
+        with _open_looks(store) as take_look:
+            course.look(look, take_look)
         if not course.running:
             ended = "decided"
             break
@@ -205,7 +205,7 @@ class _Course:
         for place, name in enumerate(self.running):
             self.records[name] += records[place * count : (place + 1) * count]
 
-    def look(self, look: Look, record: LookRecord) -> None:
+    def look(self, look: Look, take_look: TakeLook) -> None:
         """Test what is open between running arms, and stop those that are decided."""
         read = [read_sample(name, self.records[name], self.metric) for name in self.running]
         treated = treat_diverged(read, self.diverged, lower_is_better=self.lower_is_better)
@@ -215,7 +215,7 @@ class _Course:
             two, names = (samples[first], samples[second]), (first, second)
             alone = compare(*two, self.metric, self.margin, names=names, lower_is_better=self.lower_is_better)
             test = replace(alone, error=self.error, family=family)
-            seen = record.look(test, look.plan, lambda test: replace(test, error=test.error * look.share, look=look))
+            seen = take_look(test, look.plan, lambda test: replace(test, error=test.error * look.share, look=look))
             self.found[first, second] = seen
             if seen.verdict in ("better", "worse"):
                 self.beaten.add(first if seen.verdict == "worse" else second)
@@ -237,7 +237,7 @@ def _plan(looks: Sequence[int] | None, max_seeds: int | None) -> tuple[Look, ...
     return plan
 
 
-def _open_looks(store: str | os.PathLike[str] | None) -> AbstractContextManager[LookRecord]:
+def _open_looks(store: str | os.PathLike[str] | None) -> AbstractContextManager[TakeLook]:
     if store is None:
         return recorded_looks(None)
     Path(store).mkdir(parents=True, exist_ok=True)
