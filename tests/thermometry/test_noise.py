@@ -353,3 +353,12 @@ def test_attention_gives_no_warnings():
         grads = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
         each.append(torch.cat([g.flatten() for g in grads]))
     assert noise.trace == pytest.approx(torch.stack(each).var(dim=0).sum().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_encoder_gives_no_warnings(training):
+    """In evaluation mode torch has a fast path, which vmap does not know."""
+    model = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True).train(training)
+    noise = measure_noise(model, F.mse_loss, torch.randn(16, 5, 4), torch.randn(16, 5, 4))
+    assert noise.method == "exact"
+    assert torch.backends.mha.get_fastpath_enabled()

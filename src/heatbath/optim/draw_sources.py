@@ -22,21 +22,13 @@ _CONSTANT = Constant()
 
 
 class CurrentDraw(NamedTuple):
-    """How the last step of a parameter group was randomized.
+    """How the last step of a parameter group was randomized."""
 
-    Attributes:
-        law: of the multiplier; `Constant` if nothing draws.
-        coupling: where the multiplier enters.
-        multiplier: that of the last step.
-        lr: the group's rate without the multiplier; None in a group that names none.
-        is_in_gradients: whether ``p.grad`` already holds the multiplier.
-    """
-
-    law: Law
+    law: Law  # constant if nothing draws
     coupling: Coupling
     multiplier: float | Tensor
-    lr: Any
-    is_in_gradients: bool = False
+    lr: Any  # without the multiplier; None in a group that names none
+    is_in_gradients: bool = False  # whether ``p.grad`` already holds the multiplier
 
 
 def current_draw(optimizer: Optimizer, group: dict[str, Any]) -> CurrentDraw:
@@ -48,12 +40,7 @@ def current_draw(optimizer: Optimizer, group: dict[str, Any]) -> CurrentDraw:
 
 
 class DrawSource(ABC):
-    """The draws of one optimizer of another class, from `attach` to `remove`; a context manager removes it at its end.
-
-    Attributes:
-        law: of the multiplier.
-        coupling: where it enters, ``"gradient"`` or ``"update"``.
-    """
+    """The draws of one optimizer of another class, from `attach` to `remove`; a ``with`` statement removes it."""
 
     name = ""  # of the function or class that the user called
     law: Law
@@ -89,11 +76,7 @@ class DrawSource(ABC):
         return saved
 
     def attach(self, optimizer: Optimizer) -> None:
-        """Hang this on an optimizer that runs hooks.
-
-        Raises:
-            ValueError: the optimizer draws already.
-        """
+        """Hang this on an optimizer that runs hooks; raise ValueError if it draws already."""
         refuse_other_sources(optimizer, self.name)
         optimizer.heatbath_draws = self  # type: ignore[attr-defined]
         self.optimizer = weakref.ref(optimizer)  # which holds us already
@@ -132,11 +115,8 @@ class DrawSource(ABC):
                 raise ValueError(f"the state dict's {STATE_KEY!r} is not a state of draws: got {self._loaded!r}")
             refuse_other_draws(self._loaded, ours, self.name)
         elif state_dict["state"] and ours.get("step", 0) <= 0:
-            warnings.warn(
-                f"the state dict holds no draws of {self.name}, which begin anew unless you load them as well",
-                UserWarning,
-                stacklevel=4,
-            )
+            message = f"the state dict holds no draws of {self.name}, which begin anew unless you load them as well"
+            warnings.warn(message, UserWarning, stacklevel=4)
 
     def _go_on(self, optimizer: Optimizer) -> None:  # noqa: ARG002 (a hook's signature)
         if self._loaded is not None:
@@ -162,9 +142,6 @@ def hooked_optimizer(optimizer: Optimizer) -> Optimizer:
     """Return the optimizer whose steps run hooks: this one, or the one that it wraps.
 
     Some wrappers (of Accelerate, `PostLocalSGDOptimizer`, ...) are optimizers by type but were never set up as such.
-
-    Raises:
-        TypeError: there is none.
     """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")

@@ -95,21 +95,16 @@ class RandomSGD(torch.optim.SGD):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        defaults: dict[str, Any] = {
+        sgd = {
             "lr": lr,
             "momentum": momentum,
             "dampening": dampening,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
-            "maximize": maximize,
-            "foreach": foreach,
-            "differentiable": differentiable,
-            "fused": fused,
-            "capturable": capturable,
-            "law": law,
-            "coupling": coupling,
-            "seed": seed,
         }
+        flags = {"maximize": maximize, "foreach": foreach, "differentiable": differentiable, "fused": fused}
+        draws = {"capturable": capturable, "law": law, "coupling": coupling, "seed": seed}
+        defaults: dict[str, Any] = {**sgd, **flags, **draws}
         check_settings(defaults)
         self._walkers: dict[int, Multipliers] = {}  # the draws at hand for each group: a cache
         self._in_half: dict[int, bool] = {}  # whether a group has parameters in float16: likewise
@@ -269,10 +264,8 @@ class RandomSGD(torch.optim.SGD):
         state_dict = super().state_dict()
         for packed in state_dict["param_groups"]:
             if "law" in packed:
-                packed.update(law=str(packed["law"]), step=int(packed["step"]))
-                packed["multiplier"] = (
-                    None  # it follows from the rest; but saved and live groups must have the same keys
-                )
+                # The multiplier follows from the rest; but saved and live groups must have the same keys.
+                packed.update(law=str(packed["law"]), step=int(packed["step"]), multiplier=None)
         return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

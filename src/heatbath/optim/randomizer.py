@@ -51,8 +51,7 @@ class Randomizer(DrawSource):
     """What `randomize` returns: the draws of one optimizer, until `remove`.
 
     Attributes:
-        law: of the multiplier.
-        coupling: where it enters, ``"gradient"`` or ``"update"``.
+        law, coupling: those of the multiplier.
         multiplier: that of the last step (1 before the first).
     """
 

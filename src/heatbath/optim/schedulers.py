@@ -270,9 +270,8 @@ class CosineCycleLR(LRScheduler):
             raise TypeError(f"{name} must be a positive number of epochs, got {epochs!r}")
         if not 0 < epochs < math.inf:
             raise ValueError(f"{name} must be a positive number of epochs, got {epochs!r}")
-        self.period = float(epochs) / (
-            1.0 if cycle is None else 2.0
-        )  # a NumPy number could be saved but not loaded with weights_only
+        half = 1.0 if cycle is None else 2.0
+        self.period = float(epochs) / half  # a NumPy number could be saved but not loaded with weights_only
         self._written: list[Any] = []
         super().__init__(optimizer, last_epoch)
 

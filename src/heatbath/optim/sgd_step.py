@@ -52,31 +52,14 @@ def random_sgd(
     maximize: bool,
     moves_unit: bool = True,
 ) -> float:
-    """Take one step in place, with torch's kernels.
+    """Take one step in place with torch's kernels, and return the unit of the buffers after it.
 
-    Args:
-        params: what is stepped.
-        grads: their gradients.
-        buffers: their momentum buffers; all None before the first step, filled in here; empty without momentum.
-        has_sparse_grad: whether any gradient is sparse.
-        foreach: use the multi-tensor kernels.
-        fused: use the fused kernel.
-        grad_scale: what the fused kernel divides the gradients by first.
-        found_inf: where it is 1, the fused kernel does nothing.
+    Args are torch's, the settings of `heatbath.RandomSGD`, and:
+        buffers: all None before the first step, filled in here; empty without momentum.
         multiplier: ``alpha >= 0``.
         unit: the velocities over the buffers; None if there are no buffers yet. It is 1 everywhere but with Nesterov
             in coupling "gradient".
-        coupling: this and the settings that follow are those of `heatbath.RandomSGD`.
-        lr: a number or a tensor of one element.
-        momentum: ``mu``.
-        dampening: ``tau``.
-        nesterov: likewise.
-        weight_decay: likewise.
-        maximize: likewise.
         moves_unit: whether the unit may move; if not, it must be 1.
-
-    Returns:
-        The unit of the buffers after the step.
     """
     if type(lr) is not float and isinstance(lr, Tensor) and lr.ndim:  # the kernels want it without dimensions
         lr = lr.reshape(())

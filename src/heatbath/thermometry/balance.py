@@ -27,10 +27,6 @@ from heatbath.thermometry.step_statistics import Motion
 class Balance:
     """Dissipation and fluctuation of a run, each per direction of weight space, over its last readings.
 
-    Args:
-        groups: the number of parameter groups.
-        window: how many readings are kept.
-
     Attributes:
         sides: the dissipation since the reading before, and the fluctuation, of each reading that is kept.
         anchor: what the last reading saw, or None: its ``step``, the ``dimensions`` of the groups, and in
@@ -43,12 +39,12 @@ class Balance:
     def __init__(self, groups: int, window: int) -> None:
         self.sides: deque[tuple[float, float]] = deque(maxlen=window)
         self.losses: deque[tuple[int, float]] = deque(maxlen=window)
-        self.anchor: dict[str, Any] | None = None
-        self.stiffness = [[0.0, 0.0] for _ in range(groups)]
+        self.restart(groups)
 
     def restart(self, groups: int) -> None:
         """Begin again with another number of groups, which makes another system."""
-        self.anchor, self.stiffness = None, [[0.0, 0.0] for _ in range(groups)]
+        self.anchor: dict[str, Any] | None = None
+        self.stiffness = [[0.0, 0.0] for _ in range(groups)]
         self.sides.clear()
         self.losses.clear()
 

@@ -30,17 +30,11 @@ class BatchOfOneError(ValueError):
 
 
 class Halves(NamedTuple):
-    """What the halves of a batch gave.
+    """What the halves of a batch gave."""
 
-    Attributes:
-        rows: ``tr(S1)`` and ``|g|^2`` of each group.
-        spreads: the part of ``tr(S1)`` in each component of a parameter, by its ``id``, if that was asked for.
-        loss: the mean loss.
-    """
-
-    rows: list[Tensor]
-    spreads: dict[int, Tensor]
-    loss: Tensor
+    rows: list[Tensor]  # tr(S1) and |g|^2 of each group
+    spreads: dict[int, Tensor]  # the part of tr(S1) in each component of a parameter, by its id, if asked for
+    loss: Tensor  # the mean
 
 
 def batch_length(batch: Any) -> int:
@@ -59,10 +53,7 @@ def compare_halves(
 ) -> Halves:
     """Return the noise of a batch's gradient; the sample that is left over of an odd one is not used.
 
-    Gradients, buffers and random state are left as they are.
-
-    Raises:
-        ValueError: a batch of one, or a loss that is not a mean over the batch.
+    Gradients, buffers and random state are left as they are. A batch of one, or a loss that is no mean, raises.
     """
     model, size = innermost(model), batch_length(batch)
     half = size // 2
@@ -78,7 +69,8 @@ def compare_halves(
     def loss_of(low: int, high: int) -> Tensor:
         loss = loss_of_batch(_cut(batch, size, slice(low, high)))
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise ValueError(f"the loss must be one number, the mean over the batch, got {_describe(loss)}")
+            found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+            raise ValueError(f"the loss must be one number, the mean over the batch, got {found}")
         if not loss.requires_grad and torch.is_grad_enabled():
             raise ValueError("the loss has no gradient: it must come from the outputs of the model, with autograd on")
         return loss.reshape(())
@@ -138,7 +130,3 @@ def _refuse_sum(whole: float, one: float, two: float) -> None:
             f"two halves have {one:.6g} and {two:.6g}, together {whole:.6g}; it must be the mean (reduction='mean'), "
             "or the noise is not that of the step"
         )
-
-
-def _describe(loss: Any) -> str:
-    return f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)

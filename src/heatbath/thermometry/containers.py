@@ -69,11 +69,7 @@ def collect(loader: Iterable[Any], batches: int | None) -> tuple[Data, Data]:
     """Return inputs and targets of the first batches of a loader, put together; all batches if None.
 
     A pair is inputs and targets. A mapping is both: the model takes its entries as keyword arguments, and the loss the
-    outputs and the mapping.
-
-    Raises:
-        TypeError: this is no loader, or its batches are neither pairs nor mappings.
-        ValueError: it is empty, or its batches do not fit together.
+    outputs and the mapping. Anything else raises TypeError or ValueError.
     """
     if isinstance(loader, Tensor | Mapping | str) or not isinstance(loader, Iterable):
         raise TypeError(f"give inputs and targets, or a loader of batches, got {type(loader).__name__} alone")

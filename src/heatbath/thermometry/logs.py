@@ -83,9 +83,7 @@ class CSVLog:
     def __call__(self, reading: Reading) -> None:
         """Append one row."""
         if self._columns is None:
-            if self._is_of_another_run(reading):
-                self._move_on()
-            self._columns = self._open(list(reading))
+            self._columns = self._open(reading)
         if set(self._columns) != set(reading):
             raise ValueError(
                 f"{self.path} has the columns {', '.join(self._columns)}, this reading has {', '.join(reading)}: "
@@ -94,33 +92,26 @@ class CSVLog:
         with self.path.open("a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self._columns).writerow(reading)
 
-    def _is_of_another_run(self, reading: Reading) -> bool:
-        if not (self.path.exists() and self.path.stat().st_size):
-            return False
-        with self.path.open(newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            if set(rows.fieldnames or ()) != set(reading) or "step" not in reading:
-                return False  # which is told elsewhere
-            steps = [int(float(row["step"])) for row in rows if row["step"] and None not in row.values()]
-        step = int(reading["step"] or 0)
-        return bool(steps) and (step <= steps[0] or (step < steps[-1] and step not in steps))
-
-    def _move_on(self) -> None:
-        names = (self.path.with_stem(f"{self.path.stem}-{k}") for k in itertools.count(2))
-        free = next(path for path in names if not path.exists())
-        warnings.warn(f"{self.path} holds another run: this one goes to {free}", UserWarning, stacklevel=4)
-        self.path = free
-
-    def _open(self, columns: list[str]) -> list[str]:
-        if not (self.path.exists() and self.path.stat().st_size):
+    def _open(self, reading: Reading) -> list[str]:
+        """Return the columns of the file, whose header is written if it has none."""
+        columns, text = list(reading), self.path.read_bytes().decode() if self.path.exists() else ""
+        whole = text[: text.rfind("\n") + 1]
+        if not whole and ",".join(columns).startswith(text.rstrip("\r")):  # it is empty, or was killed in the header
             return self._header(columns)
-        with self.path.open("r+", newline="", encoding="utf-8") as file:
-            text = file.read()
-            found = next(csv.reader(text.splitlines()), [])
-            if "\n" not in text and ",".join(columns).startswith(text.rstrip("\r")):  # killed in the header
-                return self._header(columns)
-            if set(found) == set(columns) and not text.endswith("\n"):  # killed in a row; a file of others is kept
-                file.truncate(len(text[: text.rfind("\n") + 1].encode()))
+        found, *rows = csv.reader(text.splitlines())
+        if set(found) != set(columns):
+            return found  # a file of others is kept, and told of
+        place = found.index("step") if "step" in found else 0
+        steps = [int(float(row[place])) for row in rows if len(row) == len(found) and row[place]]
+        step = int(reading.get("step") or 0)
+        if "step" in found and steps and (step <= steps[0] or (step < steps[-1] and step not in steps)):
+            names = (self.path.with_stem(f"{self.path.stem}-{k}") for k in itertools.count(2))
+            free = next(path for path in names if not path.exists())
+            warnings.warn(f"{self.path} holds another run: this one goes to {free}", UserWarning, stacklevel=4)
+            self.path = free
+            return self._header(columns)
+        if whole != text:  # it was killed in a row
+            os.truncate(self.path, len(whole.encode()))
         return found
 
     def _header(self, columns: list[str]) -> list[str]:

@@ -33,14 +33,8 @@ Weigh = Callable[[Tensor, Tensor], Tensor]  # a parameter and numbers of its sha
 class GradientParts:
     """Watches the backward passes of one step, on this rank, through hooks on the parameters.
 
-    A pass counts while its gradient is there: what is zeroed or set to None before the step is no part of it.
-
-    Args:
-        groups: the parameters, by group.
-        keeps_squares: whether `weighted` will be asked for; it takes the memory of one gradient more.
-
-    Attributes:
-        whole: for each group, the squared length of the gradient when the last pass ended; None before the first.
+    A pass counts while its gradient is there: what is zeroed or set to None before the step is no part of it. With
+    ``keeps_squares``, which takes the memory of one gradient more, `weighted` may be asked for.
     """
 
     def __init__(self, groups: list[list[Tensor]], keeps_squares: bool) -> None:
@@ -49,7 +43,7 @@ class GradientParts:
         self._incoming: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}  # |h|^2, |.grad|^2 before it, h^2
         self._seen: dict[int, Tensor] = {}  # the sum of |h_i|^2 and the number of the h_i, for each parameter
         self._squares: dict[int, Tensor] = {}  # the sum of h_i^2, component by component
-        self.whole: list[Tensor] | None = None
+        self.whole: list[Tensor] | None = None  # by group, the squared length of the gradient when the last pass ended
         self._hooks: list[Any] = []
         for p in (p for parameters in groups for p in parameters):
             self._hooks.append(p.register_hook(unserializable_hook(partial(self._see, weakref.ref(p)))))

@@ -25,7 +25,7 @@ from heatbath.draws import check_integer
 from heatbath.laws import Law, parse_law
 from heatbath.thermometry.containers import Data, collect, count_samples
 from heatbath.thermometry.logs import show_numbers
-from heatbath.thermometry.moments import Moments, central_moments, participation_ratio, squares, widened
+from heatbath.thermometry.moments import central_moments, participation_ratio, squares, widened
 from heatbath.thermometry.per_sample import (
     BatchGradients,
     LossFn,
@@ -276,23 +276,12 @@ def _measure_rows(
 ) -> GradientNoise:
     names = list(objective.parameters)
     mean = rows.mean()
-    _check_finite(names, mean)
+    if bad := [name for name, g in zip(names, mean, strict=True) if not bool(torch.isfinite(g).all())]:
+        raise ValueError(f"the gradient is not finite (NaN or infinite) in {', '.join(bad)}: check weights and data")
     length = math.sqrt(sum(squares(g.reshape(1, -1)).item() for g in mean))
     if length > 0.0:
         units = {**units, "gradient": [g.flatten() / length for g in mean]}
     moments = central_moments(rows, mean, units, min(limit, rows.count), held)
-    return _estimate(moments, names, list(units), length**2, rows, objective.dimension, reason)
-
-
-def _estimate(
-    moments: Moments,
-    names: list[str],
-    directions: list[str],
-    squared_length: float,
-    rows: SampleGradients | BatchGradients,
-    dimension: int,
-    reason: str,
-) -> GradientNoise:
     count, size = rows.count, rows.size
     layers = size * moments.norms.sum(axis=0) / (count - 1)
     trace = float(layers.sum())
@@ -303,12 +292,12 @@ def _estimate(
     gram -= gram.mean(axis=1, keepdims=True)
     rank, rank_error = participation_ratio(gram)
     gram *= size / (len(gram) - 1)
-    spectrum = np.linalg.eigvalsh(gram)[::-1][: min(len(gram) - 1, dimension)].clip(min=0.0)
+    spectrum = np.linalg.eigvalsh(gram)[::-1][: min(len(gram) - 1, objective.dimension)].clip(min=0.0)
     spectrum.flags.writeable = False
     variances = size * moments.projections.var(axis=0, ddof=1)
-    found = {name: float(variance) for name, variance in zip(directions, variances, strict=True)}
+    found = {name: float(variance) for name, variance in zip(units, variances, strict=True)}
     return GradientNoise(
-        gradient_norm_squared=squared_length - trace / (count * size),
+        gradient_norm_squared=length**2 - trace / (count * size),
         trace=trace,
         trace_error=error,
         layer_traces={name: float(part) for name, part in zip(names, layers, strict=True)},
@@ -322,7 +311,7 @@ def _estimate(
         batch_size=size,
         spectrum_rows=len(gram),
         chunk_size=rows.chunk,
-        dimension=dimension,
+        dimension=objective.dimension,
     )
 
 
@@ -369,9 +358,3 @@ def _unit_vector(name: str, direction: Direction, parameters: dict[str, Tensor])
     if not 0.0 < length < math.inf:
         raise ValueError(f"direction {name!r} must have a finite length above 0, got {length}")
     return [d / length for d in parts]
-
-
-def _check_finite(names: list[str], gradient: list[Tensor]) -> None:
-    bad = [name for name, g in zip(names, gradient, strict=True) if not bool(torch.isfinite(g).all())]
-    if bad:
-        raise ValueError(f"the gradient is not finite (NaN or infinite) in {', '.join(bad)}: check weights and data")

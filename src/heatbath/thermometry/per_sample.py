@@ -83,8 +83,13 @@ class Objective:
             return self(parameters, *sample)
 
         data = [*leaves(inputs), *leaves(targets)]
-        with sdpa_kernel(SDPBackend.MATH):  # vmap knows no other attention, and would take samples one by one
-            return torch.func.vmap(what(loss), in_dims=(None, 0))(self.parameters, data)
+        is_fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):  # vmap knows no other attention: it warns, and takes samples one by one
+                return torch.func.vmap(what(loss), in_dims=(None, 0))(self.parameters, data)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(is_fast)
 
     def within(self, parameters: dict[str, Tensor], function: Callable[[], Any]) -> Any:
         """Return what a function of the model returns at ``parameters``, with copies of the buffers."""
@@ -258,18 +263,13 @@ def check_mean_reduction(objective: Objective, inputs: Data, targets: Data, seed
             twice, thrice = (float(objective.loss_fn(*both)) for both in repeats)
         except Exception:  # whatever the loss raises: these outputs cannot be repeated by hand, nor the loss be checked
             return
-    if is_sum(once, twice, thrice, loss.dtype):
+    growth, rounding = twice - once, torch.finfo(loss.dtype).eps
+    is_linear = abs(thrice - twice - growth) <= max(1e-2, 8.0 * rounding) * abs(growth)
+    if is_linear and abs(growth) > rounding**0.5 * abs(once):  # what does not grow is a penalty on the weights
         raise ValueError(
             f"loss_fn sums over the samples: the same {samples} samples given twice have loss {twice:.6g}, once "
             f"{once:.6g}; it must average (reduction='mean'), or the noise would depend on the batch size"
         )
-
-
-def is_sum(once: float, twice: float, thrice: float, dtype: torch.dtype) -> bool:
-    """Whether a loss in this precision grows alike each time the same samples are given again."""
-    growth, rounding = twice - once, torch.finfo(dtype).eps
-    is_linear = abs(thrice - twice - growth) <= max(1e-2, 8.0 * rounding) * abs(growth)
-    return is_linear and abs(growth) > rounding**0.5 * abs(once)  # what does not grow is a penalty on the weights
 
 
 def why_no_sample_gradients(objective: Objective, inputs: Data, targets: Data, seed: int) -> str | None:

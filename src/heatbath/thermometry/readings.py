@@ -58,15 +58,9 @@ class Readings:
         self._clear(*_KINDS, "total")
 
     def read(self, step: int, coming: StepNoise, scale: float) -> tuple[Reading, NoiseSample]:
-        """Return the reading of a step that has been taken, and what it told of the noise.
+        """Return the reading of a step that has been taken, and what it told of the noise; raise if there is none.
 
-        Args:
-            step: its number.
-            coming: what watched it.
-            scale: by which an AMP scaler multiplied the loss.
-
-        Raises:
-            ValueError: there is nothing to read.
+        ``scale`` is that by which an AMP scaler multiplied the loss.
         """
         rule, groups = self._rule, self._optimizer.param_groups
         knobs = [] if rule is None else [rule.knobs(group) for group in groups]
@@ -145,11 +139,8 @@ class Readings:
         kept = 1.0
         if self.heat.count and self._dataset_size is not None:
             if self.size is None:
-                warnings.warn(
-                    "dataset_size needs batch_size if the noise is that of micro-batches or ranks: no temperature",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+                message = "dataset_size needs batch_size if the noise is that of micro-batches or ranks: no temperature"
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
             kept = math.nan if self.size is None else max(0.0, 1.0 - self.size / self._dataset_size)
         noises = [kept * self.heat[i] / (self.size or 1) for i in range(len(knobs))]
         return [

@@ -21,35 +21,21 @@ from heatbath.thermometry.step_statistics import widest
 
 
 class NoiseSample(NamedTuple):
-    """What one step tells of the noise of its gradient.
+    """What one step tells of the noise of its gradient, by group."""
 
-    Attributes:
-        rows: ``tr(S1)`` (``tr(S1)/C`` where ``C`` is not known) and ``|g|^2`` of each group; empty if the step tells
-            nothing.
-        heats: ``tr(P S1)`` of each group, likewise, with the metric ``P`` of the step; empty also if it has none.
-        size: the samples ``C`` in the step, if they were counted.
-        clipping: the length of the gradient that the optimizer saw over that of the backward passes.
-        squares: the squared lengths of the gradients that the optimizer saw, by group.
-        loss: the mean over the ranks; ``nan`` if nobody told it.
-    """
-
-    rows: list[tuple[float, float]]
-    heats: list[float]
-    size: int | None
-    clipping: float
-    squares: list[float]
-    loss: float
+    rows: list[tuple[float, float]]  # tr(S1) (tr(S1)/C where C is not known) and |g|^2; empty if it tells nothing
+    heats: list[float]  # tr(P S1), likewise, with the metric P of the step; empty also if it has none
+    size: int | None  # the samples C in the step, if they were counted
+    clipping: float  # the length of the gradient that the optimizer saw over that of the backward passes
+    squares: list[float]  # the squared lengths of the gradients that the optimizer saw
+    loss: float  # the mean over the ranks; nan if nobody told it
     reason: str = ""  # why the step tells nothing
 
 
 class DataParallel:
-    """The ranks over which gradients are averaged, found when the training has begun.
+    """The ranks over which gradients are averaged, found when the training has begun, if the user did not tell them.
 
     A model may be wrapped in `DistributedDataParallel` after the thermometer was built, as frameworks do.
-
-    Args:
-        model: the model of the thermometer.
-        process_group: the ranks, if the user told them.
     """
 
     def __init__(self, model: nn.Module, process_group: dist.ProcessGroup | None) -> None:
@@ -96,14 +82,7 @@ class DataParallel:
 
 
 class StepNoise:
-    """Watches the coming step: its backward passes, and what `observe` is given.
-
-    Args:
-        model: the model.
-        optimizer: which will take the step.
-        rule: how it steps, if that is known.
-        ranks: over which gradients are averaged.
-    """
+    """Watches the coming step: its backward passes, and what `observe` is given."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, rule: StepRule | None, ranks: DataParallel) -> None:
         self._model, self._optimizer, self._ranks = model, optimizer, ranks
@@ -134,15 +113,13 @@ class StepNoise:
     ) -> NoiseSample:
         """Return the noise of the step that has been taken.
 
-        Args:
-            scale: by which an AMP scaler multiplied the loss.
-            multipliers: by which somebody else multiplied the gradients of each group before the step.
-            told_size: the samples in a step, if the user told them.
-            last_size: the samples in the last step that was read, for one whose samples nobody counts.
+        An AMP scaler multiplied the loss by ``scale``, somebody else the gradients of each group by ``multipliers``.
+        The samples in a step are those that the user told, were counted, or were in the last step that was read.
         """
         self._owners = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
         seen = [float(square) for square in self._parts.squares_now()]
-        has_changed = _identities(self.groups) != _identities(trainable(self._optimizer))
+        now, then = ([[id(p) for p in group] for group in x] for x in (trainable(self._optimizer), self.groups))
+        has_changed = now != then
         sums, count = self._parts.gather()
         weighted = [] if self._rule is None or has_changed else self._parts.weighted(self._weigh)
         # Of the batches that `observe` was called with, the last ones are in the step; others were skipped.
@@ -196,10 +173,6 @@ class StepNoise:
 def trainable(optimizer: Optimizer) -> list[list[Tensor]]:
     """Return the parameters that require gradients, by group."""
     return [[p for p in group["params"] if p.requires_grad] for group in optimizer.param_groups]
-
-
-def _identities(groups: list[list[Tensor]]) -> list[list[int]]:
-    return [[id(p) for p in group] for group in groups]
 
 
 def _length_ratio(before: list[float], after: list[float]) -> float:

@@ -109,13 +109,10 @@ class SGDRule(StepRule):
         return float(group["momentum"])
 
     def _settings(self, group: dict[str, Any]) -> dict[str, Any]:
-        momentum = self.momentum(group)
-        return {
-            "momentum": momentum,
-            "nesterov": bool(group["nesterov"]),
-            "dampening": float(group["dampening"]) if momentum else 0.0,
-            "weight_decay": float(group["weight_decay"]),
-        }
+        momentum, decay = self.momentum(group), float(group["weight_decay"])
+        dampening = float(group["dampening"]) if momentum else 0.0
+        nesterov = bool(group["nesterov"])
+        return {"momentum": momentum, "nesterov": nesterov, "dampening": dampening, "weight_decay": decay}
 
     def vectors(self, group: dict[str, Any], parameter: Tensor) -> list[Tensor]:
         """Return position, gradient and velocity after the step."""
@@ -137,14 +134,8 @@ class AdamRule(StepRule):
     def _settings(self, group: dict[str, Any]) -> dict[str, Any]:
         beta, decay = self.momentum(group), float(group["weight_decay"])
         is_beside = isinstance(self.optimizer, AdamW) or group.get("decoupled_weight_decay", False)
-        return {
-            "momentum": beta,
-            "nesterov": False,
-            "dampening": beta,
-            "weight_decay": 0.0 if is_beside else decay,
-            "decay_beside": decay if is_beside else 0.0,
-            "has_velocity": True,
-        }
+        decays = {"weight_decay": 0.0, "decay_beside": decay} if is_beside else {"weight_decay": decay}
+        return {"momentum": beta, "nesterov": False, "dampening": beta, "has_velocity": True, **decays}
 
     def root_metric(self, group: dict[str, Any], parameter: Tensor) -> Tensor:
         """Return ``P^(1/2)`` of the last step, by which the gradient of the preconditioned coordinates is larger."""
@@ -165,12 +156,7 @@ class AdamRule(StepRule):
 
 
 def watched_optimizer(model: nn.Module, optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer whose steps can be watched.
-
-    Raises:
-        TypeError: its steps run no hooks, or its parameters are sharded.
-        ValueError: it does not train this model.
-    """
+    """Return the optimizer whose steps can be watched, or raise if it runs no hooks, shards, or has another model."""
     optimizer = hooked_optimizer(optimizer)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if not {id(p) for p in parameters} & {id(p) for p in model.parameters()}:

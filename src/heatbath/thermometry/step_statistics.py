@@ -83,10 +83,8 @@ def gram(vectors: Iterable[Sequence[Tensor]]) -> Tensor | None:
     """Return the matrix of inner products of several vectors, which come in parts, in float64 where there is that.
 
     It goes by pieces of bounded size, large tensors cut and small ones put together, with one matrix product for each:
-    that bounds the memory, and the number of kernels to launch. A complex component counts as two real ones.
-
-    Args:
-        vectors: for each part of weight space, the tensors of all vectors there.
+    that bounds the memory, and the number of kernels to launch. A complex component counts as two real ones. What is
+    given are, for each part of weight space, the tensors of all vectors there.
     """
     total: Tensor | None = None
     bucket: list[list[Tensor]] = []
@@ -94,12 +92,12 @@ def gram(vectors: Iterable[Sequence[Tensor]]) -> Tensor | None:
 
     def flush() -> None:
         nonlocal total, count
-        columns = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*bucket, strict=True)]
+        device = bucket[0][0].device
+        piece = torch.empty(len(bucket[0]), count, dtype=widest(device), device=device)
+        for row, parts in zip(piece, zip(*bucket, strict=True), strict=True):
+            torch.cat(parts, out=row)
         bucket.clear()
         count = 0
-        piece = torch.stack(columns)
-        del columns
-        piece = piece.to(widest(piece.device))
         if total is None:
             total = piece @ piece.T
         elif piece.device == total.device:
