@@ -26,19 +26,19 @@ def compute(
     results: dict[str, Mapping[str, Any]] = {}
     total = sum(calculation.seconds for calculation in calculations) or 1.0
     before = 0.0
-    for calculation in calculations:
+    for one in calculations:
 
-        def inside(fraction: float, _what: str, one: Calculation = calculation, spent: float = before) -> None:
+        def inside(fraction: float, _what: str, one: Calculation = one, spent: float = before) -> None:
             tell((spent + fraction * one.seconds) / total, one.label)
 
-        result = _cached(store, calculation)
+        result = _cached(store, one)
         if result is None:
             inside(0.0, "")
             where = {"device": machine.choose_device(options.device), "data_dir": options.data_dir}
-            result = calculation.compute(calculation.settings, **where, progress=inside)
-            _write(_path(store, calculation), calculation.settings, result)
-        results[calculation.name] = result
-        before += calculation.seconds
+            result = one.compute(one.settings, **where, progress=inside)
+            _write(_path(store, one), one.settings, result)
+        results[one.name] = result
+        before += one.seconds
     return results
 
 
@@ -64,10 +64,8 @@ def damaged_results(folder: Path) -> list[Path]:
 def _cached(store: Path, calculation: Calculation) -> Mapping[str, Any] | None:
     """The result of a calculation in the store; what is damaged or of other settings counts as absent."""
     kept = _read(_path(store, calculation))
-    if kept is None or kept["settings"] != json.loads(json.dumps(dict(calculation.settings))):
-        return None
-    result: Mapping[str, Any] = kept["result"]
-    return result
+    same = kept is not None and kept["settings"] == json.loads(json.dumps(dict(calculation.settings)))
+    return kept["result"] if kept is not None and same else None
 
 
 def _read(path: Path) -> dict[str, Any] | None:

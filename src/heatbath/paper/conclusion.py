@@ -26,28 +26,20 @@ _ASKED = (
     "paper:"
 )
 # Of these findings the last three that there are runs of are told: a figure, words of its claim, the claim in short.
-_FINDINGS = (
-    (
-        "figure1",
-        "same test accuracy",
-        "constant, random and cyclic rates of equal mean bring the perceptron to the same test accuracy (figure 1)",
+_FINDINGS = {
+    ("figure1", "same test accuracy"): (
+        "constant, random and cyclic rates of equal mean bring the perceptron to the same test accuracy (figure 1)"
     ),
-    (
-        "figure5",
-        "end at the same",
-        "runs of equal temperature learn alike (figure 5), but they also have the same summed rate",
+    ("figure5", "end at the same"): (
+        "runs of equal temperature learn alike (figure 5), but they also have the same summed rate"
     ),
-    (
-        "fair-control",
-        "perceptron: random and constant at the same temperature, coupling gradient reach the same training",
-        "a random rate trains as the constant rate of equal temperature does, by the training loss of the perceptron",
+    ("fair-control", "coupling gradient reach the same training"): (
+        "a random rate trains as the constant rate of equal temperature does, by the training loss of the perceptron"
     ),
-    (
-        "figure4",
-        "higher final test accuracy than constant, from scratch",
-        "a random rate is better than a constant one on VGG16 (figure 4)",
+    ("figure4", "higher final test accuracy than constant, from scratch"): (
+        "a random rate is better than a constant one on VGG16 (figure 4)"
     ),
-)
+}
 _KEY = (("figure5", 0), ("figure5", 1), ("figure4", 0), ("fair-control", 0))
 _WARNING = (
     "This is the {scale} scale: the perceptron on 4,000 images of MNIST, for minutes on a CPU. It shows that all of it "
@@ -60,7 +52,11 @@ def open_report(figures: Sequence[FigureData], scale: Scale) -> Opening:
     """Return what the page of these figures says first."""
     outcomes = Counter(verdict.outcome for figure in figures for verdict in figure.verdicts)
     counts = wording.counts(outcomes, _OUTCOMES)
-    found = [sentence for finding in _FINDINGS if (sentence := _tell(figures, *finding))]
+    judged = [(figure.name, one) for figure in figures for one in figure.verdicts if one.interval is not None]
+    found = []
+    for (figure, words), claim in _FINDINGS.items():
+        verdicts = [verdict for name, verdict in judged if name == figure and words in verdict.claim]
+        found += [wording.finding(verdict, claim) for verdict in verdicts[:1]]
     there = {figure.name: len(figure.panels) for figure in figures}
     return Opening(
         title="SGD with a random learning rate: what the paper says and what we find",
@@ -85,12 +81,3 @@ def paper_scale_beside(figure: str, claims: Iterable[str]) -> dict[str, str]:
     without_numbers = {_NUMBER.sub("", claim): outcome for claim, outcome in known.items()}
     found = {claim: known.get(claim) or without_numbers.get(_NUMBER.sub("", claim)) for claim in claims}
     return {claim: outcome for claim, outcome in found.items() if outcome}
-
-
-def _tell(figures: Sequence[FigureData], name: str, words: str, claim: str) -> str:
-    """What is found of one claim, in a sentence; nothing where the figure is not there or has no runs."""
-    for figure in figures:
-        for verdict in figure.verdicts:
-            if figure.name == name and words in verdict.claim and verdict.interval is not None:
-                return wording.finding(verdict, claim)
-    return ""

@@ -25,19 +25,12 @@ Results: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Calculation:
-    """Something to compute that is not a training run of the store: a function of its settings, with a JSON result.
+    """Something to compute that is not a training run of the store: a function of its settings, with a JSON result."""
 
-    Attributes:
-        label: what the legend says.
-        settings: all that decides the result, in the types of JSON.
-        compute: called with the settings, ``device``, ``data_dir`` and ``progress``.
-        seconds: about how long it takes, for the progress.
-    """
-
-    label: str
-    settings: Mapping[str, Any]
-    compute: Callable[..., dict[str, Any]] = field(compare=False)
-    seconds: float = 1.0
+    label: str  # what the legend says
+    settings: Mapping[str, Any]  # all that decides the result, in the types of JSON
+    compute: Callable[..., dict[str, Any]] = field(compare=False)  # of settings, ``device``, ``data_dir``, ``progress``
+    seconds: float = 1.0  # about how long it takes, for the progress
 
     @property
     def name(self) -> str:
@@ -48,31 +41,19 @@ class Calculation:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure of the paper, or one beyond it.
+    """One figure of the paper, or one beyond it: what it asks, and its parts at a scale or of whatever is found."""
 
-    Attributes:
-        name: under which it is asked for.
-        title: a short one.
-        question: what it is to show, in one or two sentences.
-        claims: what it tests, of whatever is found; `judge` makes a verdict of each.
-        panels: what it shows of the same.
-        later_claims: those that were added when the runs had been looked at; they are a family of their own.
-        groups: its runs at a scale; none where it does not exist at that scale.
-        calculations: what it computes besides.
-        errata: what the paper got wrong here, a sentence each.
-        remarks: what else is to be known of the settings at a scale.
-    """
-
-    name: str
-    title: str
-    question: str
-    claims: Callable[[FigureRuns], Sequence[Judgeable]]
-    panels: Callable[[FigureRuns], Sequence[Panel]]
-    groups: Callable[[Scale], Sequence[Group]] = lambda _scale: ()
+    name: str  # under which it is asked for
+    title: str  # a short one
+    question: str  # what it is to show, in one or two sentences
+    claims: Callable[[FigureRuns], Sequence[Judgeable]]  # what it tests; `judge` makes a verdict of each
+    panels: Callable[[FigureRuns], Sequence[Panel]]  # what it shows
+    groups: Callable[[Scale], Sequence[Group]] = lambda _scale: ()  # its runs; none where it does not exist at a scale
+    # Claims that were added when the runs had been looked at are a family of their own.
     later_claims: Callable[[FigureRuns], Sequence[Judgeable]] = lambda _found: ()
-    calculations: Callable[[Scale], Sequence[Calculation]] = lambda _scale: ()
-    errata: tuple[str, ...] = ()
-    remarks: Callable[[Scale], Mapping[str, str]] = lambda _scale: {}
+    calculations: Callable[[Scale], Sequence[Calculation]] = lambda _scale: ()  # what it computes besides
+    errata: tuple[str, ...] = ()  # what the paper got wrong here, a sentence each
+    remarks: Callable[[Scale], Mapping[str, str]] = lambda _scale: {}  # what else is to be known of the settings
 
     def exists(self, scale: Scale) -> bool:
         """Whether there is anything of it at this scale."""

@@ -39,21 +39,13 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed alone.
+    """Runs that differ in their seed alone."""
 
-    Attributes:
-        label: what the legend says; unique within the part.
-        config: one of them; its seed does not matter.
-        seeds: how many there are, from 0 on.
-        colour: its place in the palette.
-        part: of the figure, such as ``"CNN"``, where there are several.
-    """
-
-    label: str
-    config: RunConfig
-    seeds: int
-    colour: int = 0
-    part: str = ""
+    label: str  # what the legend says; unique within the part
+    config: RunConfig  # one of them; its seed does not matter
+    seeds: int  # how many there are, from 0 on
+    colour: int = 0  # its place in the palette
+    part: str = ""  # of the figure, such as "CNN", where there are several
 
     @property
     def name(self) -> str:

@@ -15,24 +15,16 @@ from heatbath.stats.verdicts import Verdict
 class Series:
     """One labelled set of points, with an interval around each where there is one.
 
-    Attributes:
-        name: what the legend says.
-        x: positions, or names of categories.
-        y: values, one for each x; None leaves a gap.
-        low: lower ends of their intervals.
-        high: upper ends.
-        style: a curve or separate points.
-        colour: its place in the palette; series of the same number in all panels of a figure belong together and are
-            shown and hidden together.
+    Series of the same colour in all panels of a figure belong together and are shown and hidden together.
     """
 
-    name: str
-    x: tuple[float, ...] | tuple[str, ...]
-    y: tuple[float | None, ...]
-    low: tuple[float | None, ...] | None = None
+    name: str  # what the legend says
+    x: tuple[float, ...] | tuple[str, ...]  # positions, or names of categories
+    y: tuple[float | None, ...]  # values, one for each x; None leaves a gap
+    low: tuple[float | None, ...] | None = None  # lower ends of their intervals
     high: tuple[float | None, ...] | None = None
     style: Literal["line", "points"] = "line"
-    colour: int = 0
+    colour: int = 0  # its place in the palette
 
     def __post_init__(self) -> None:
         if not len(self.x) == len(self.y) == len(self.low or self.y) == len(self.high or self.y):
@@ -54,52 +46,30 @@ class Panel:
 
 @dataclass(frozen=True)
 class FigureData:
-    """All of one figure: what was asked, what was seen and what follows.
+    """All of one figure: what was asked, what was seen and what follows."""
 
-    Attributes:
-        name: ``"figure1"`` to ``"figure6"``, or the name of an extension.
-        title: a short one.
-        question: what the figure is to show, in one or two sentences.
-        panels: from left to right.
-        verdicts: one for each claim.
-        errata: what the paper got wrong here, a sentence each.
-        settings: of the runs, in words: model, data, rate and so on.
-        missing: what was asked for and is not there (yet), a sentence each.
-        at_paper_scale: outcomes by claim, for a page of another scale.
-        unlike_the_paper: why they may differ, in words.
-    """
-
-    name: str
-    title: str
-    question: str
-    panels: tuple[Panel, ...]
-    verdicts: tuple[Verdict, ...] = ()
-    errata: tuple[str, ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-    at_paper_scale: Mapping[str, str] = field(default_factory=dict)
-    unlike_the_paper: str = ""
+    name: str  # "figure1" to "figure6", or the name of an extension
+    title: str  # a short one
+    question: str  # what the figure is to show, in one or two sentences
+    panels: tuple[Panel, ...]  # from left to right
+    verdicts: tuple[Verdict, ...] = ()  # one for each claim
+    errata: tuple[str, ...] = ()  # what the paper got wrong here, a sentence each
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the runs, in words: model, data, rate and so on
+    missing: tuple[str, ...] = ()  # what was asked for and is not there (yet), a sentence each
+    at_paper_scale: Mapping[str, str] = field(default_factory=dict)  # outcomes by claim, for a page of another scale
+    unlike_the_paper: str = ""  # why they may differ, in words
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What a page says before its figures.
+    """What a page says before its figures."""
 
-    Attributes:
-        title: of the page.
-        asked: what was asked, in a sentence or two.
-        source: what the question comes from, a text and an address, if there is one.
-        conclusion: the answer, a few sentences.
-        key: panels to show first, by the name of their figure and their number in it.
-        warning: what the page cannot show, if that has to be said.
-    """
-
-    title: str
-    asked: str
-    source: tuple[str, str] = ("", "")
-    conclusion: tuple[str, ...] = ()
-    key: tuple[tuple[str, int], ...] = ()
-    warning: str = ""
+    title: str  # of the page
+    asked: str  # what was asked, in a sentence or two
+    source: tuple[str, str] = ("", "")  # what the question comes from, a text and an address, if there is one
+    conclusion: tuple[str, ...] = ()  # the answer, a few sentences
+    key: tuple[tuple[str, int], ...] = ()  # panels to show first, by the name of their figure and their number in it
+    warning: str = ""  # what the page cannot show, if that has to be said
 
 
 def to_csv(figure: FigureData) -> str:

@@ -79,7 +79,7 @@ function toSvg(figure) {
     return copy;
   };
   const font = { "font-family": "system-ui, sans-serif", fill: "#1d2125" };
-  const picture = draw("svg", { xmlns: "http://www.w3.org/2000/svg" });
+  const picture = draw("svg", { xmlns: SVG });
   const sizes = figure.plots.map((plot) => plot.svg.viewBox.baseVal);
   const room = sizes.reduce((sum, { width }) => sum + width + 16, 0);
   let right = 8, down = 18;

@@ -22,8 +22,9 @@ function fill(element, attributes, children) {
   return element;
 }
 
+const SVG = "http://www.w3.org/2000/svg";
 const make = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
-const draw = (name, attributes = {}, ...children) => fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+const draw = (name, attributes = {}, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 
 // Numbers
 

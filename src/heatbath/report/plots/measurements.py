@@ -38,10 +38,8 @@ def plot_noise_spectra(spectra: Mapping[int, Array], ax: Axes | None = None) -> 
     for (epoch, spectrum), colour in zip(spectra.items(), _cycle(len(spectra)), strict=True):
         seen = spectrum[spectrum > 1e-6 * spectrum.max()] if spectrum.size else spectrum
         ax.plot(np.arange(1, len(seen) + 1), seen, color=colour, label=_epoch(epoch))
-    ax.set(xscale="log", yscale="log", xlabel="rank", ylabel="eigenvalue of $S_1$")
-    ax.set_title("Spectrum of the gradient noise")
-    ax.legend(frameon=False)
-    return tidy(ax)
+    labels = {"xlabel": "rank", "ylabel": "eigenvalue of $S_1$"}
+    return tidy(ax, "Spectrum of the gradient noise", legend=True, xscale="log", yscale="log", **labels)
 
 
 def plot_layer_traces(layer_traces: Mapping[int, Mapping[str, float]], ax: Axes | None = None) -> Axes:
@@ -54,9 +52,7 @@ def plot_layer_traces(layer_traces: Mapping[int, Mapping[str, float]], ax: Axes 
         ax.barh(places, [traces[name] for name in names], height, color=colour, label=_epoch(epoch))
     ax.set_yticks(np.arange(len(names)), names, fontsize=9 if len(names) < 16 else 6)
     ax.invert_yaxis()
-    ax.set(xscale="log", xlabel=r"trace of $S_1$")
-    ax.set_title("Where the noise is")
-    return tidy(ax)
+    return tidy(ax, "Where the noise is", xscale="log", xlabel=r"trace of $S_1$")
 
 
 def plot_temperatures(history: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
@@ -67,10 +63,8 @@ def plot_temperatures(history: Sequence[Mapping[str, Any]], ax: Axes | None = No
         points = [(row["step"], row[key]) for row in history if (row.get(key) or 0) > 0]
         if points:
             ax.plot(*zip(*points, strict=True), color=colour, label=label, linewidth=1.3)
-    ax.set(yscale="log", xlabel="steps", ylabel="temperature $T$ per direction")
-    ax.set_title("Temperature along the training")
-    ax.legend(frameon=False)
-    return tidy(ax)
+    axes = {"yscale": "log", "xlabel": "steps", "ylabel": "temperature $T$ per direction"}
+    return tidy(ax, "Temperature along the training", legend=True, **axes)
 
 
 def plot_noise_scale(history: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
@@ -81,10 +75,8 @@ def plot_noise_scale(history: Sequence[Mapping[str, Any]], ax: Axes | None = Non
     low, high = ([row[f"noise_scale_{end}"] or math.nan for row in rows] for end in ("low", "high"))
     ax.fill_between(steps, low, high, color=SKY, alpha=0.35, linewidth=0, label="95 % interval")
     ax.plot(steps, [row["noise_scale"] for row in rows], color=BLUE, linewidth=1.3, label="noise scale")
-    ax.set(yscale="log", xlabel="steps", ylabel="noise scale in samples")
-    ax.set_title("Critical batch size along the training")
-    ax.legend(frameon=False)
-    return tidy(ax)
+    axes = {"yscale": "log", "xlabel": "steps", "ylabel": "noise scale in samples"}
+    return tidy(ax, "Critical batch size along the training", legend=True, **axes)
 
 
 def plot_equilibrium_ratio(history: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
@@ -101,10 +93,7 @@ def plot_equilibrium_ratio(history: Sequence[Mapping[str, Any]], ax: Axes | None
         # The first intervals are too wide to show; the last one is the answer, and shown whole.
         shown = np.array([*ratios[len(ratios) // 3 :], low[-1], high[-1]])
         ax.set_ylim(min(0.0, 1.1 * float(shown.min())) - 0.1, max(2.0, 1.1 * float(shown.max())))
-        ax.legend(frameon=False)
-    ax.set(xlabel="steps", ylabel="equilibrium ratio")
-    ax.set_title("Is it at equilibrium? (1 = yes)")
-    return tidy(ax)
+    return tidy(ax, "Is it at equilibrium? (1 = yes)", legend=bool(rows), xlabel="steps", ylabel="equilibrium ratio")
 
 
 def _cycle(count: int) -> Array:

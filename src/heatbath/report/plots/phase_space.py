@@ -41,12 +41,8 @@ def plot_density_over_time(
     densities: Array, times: Sequence[float] | Array, grid: PhaseSpace, *, energy: Array | None = None
 ) -> Sequence[Axes]:
     """Draw densities, shape ``(len(times), *grid.shape)``, at several numbers of steps as small multiples."""
-    axes = plot_over_time(
-        lambda index, ax: plot_phase_space(densities[index], grid, ax, energy=energy),
-        times,
-        "The density of SGD in phase space over time",
-        _KEY,
-    )
+    title = "The density of SGD in phase space over time"
+    axes = plot_over_time(lambda k, ax: plot_phase_space(densities[k], grid, ax, energy=energy), times, title, _KEY)
     if energy is not None:
         for ax in axes:
             _crop(ax, grid, energy, densities)
@@ -68,9 +64,7 @@ def plot_trajectories(
     for minimum in minima:
         ax.axhline(minimum, color="black", linestyle="--", linewidth=1.0)
         ax.text(1.01, minimum, "minimum", transform=ax.get_yaxis_transform(), va="center", fontsize=9)
-    ax.set(xlabel="steps of SGD", ylabel="position $x$", xlim=(times[0], times[-1]))
-    ax.set_title(title)
-    return tidy(ax)
+    return tidy(ax, title, xlabel="steps of SGD", ylabel="position $x$", xlim=(times[0], times[-1]))
 
 
 def plot_marginal_against_boltzmann(
@@ -89,11 +83,9 @@ def plot_marginal_against_boltzmann(
         ax.stairs(heights, edges, fill=True, color=SKY, alpha=0.45, label="SGD, histogram")
     ax.plot(x, marginal, color=BLUE, linewidth=2.0, label="Fokker-Planck")
     ax.plot(x, boltzmann, color="black", linewidth=1.4, linestyle="--", label=f"Boltzmann, {_BOLTZMANN}")
-    ax.set(xlabel="position $x$", ylabel="probability density of $x$", xlim=(x[0], x[-1]))
     ax.set_ylim(bottom=0.0)
-    ax.set_title(title)
-    ax.legend(frameon=False)
-    return tidy(ax)
+    labels = {"xlabel": "position $x$", "ylabel": "probability density of $x$"}
+    return tidy(ax, title, legend=True, xlim=(x[0], x[-1]), **labels)
 
 
 def write_animation(
@@ -120,8 +112,7 @@ def write_animation(
     below.legend(loc="upper right", frameon=False, fontsize=9)
     # The start is a tall peak; the scale is that of what follows, or equilibrium would be a flat line.
     tallest = max(float(np.median(in_x.max(axis=1))), float(boltzmann.max()))
-    below.set(xlabel="position $x$", ylabel="density of $x$", ylim=(0.0, 1.5 * tallest))
-    tidy(below)
+    tidy(below, xlabel="position $x$", ylabel="density of $x$", ylim=(0.0, 1.5 * tallest))
     moving = [*above.images, *above.collections, *above.spines.values(), above.title, *below.lines]
 
     def show(index: int) -> None:

@@ -22,19 +22,12 @@ _BARS = (80, 80)  # of a histogram in the plane
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What all pictures of one landscape show behind the trajectories.
+    """What all pictures of one landscape show behind the trajectories."""
 
-    Attributes:
-        mesh: where to look.
-        loss: above its minimum at the centres of the cells of ``mesh``.
-        levels: of the loss, increasing, at which contours are drawn.
-        minima: shape ``(count, 2)``.
-    """
-
-    mesh: PlaneMesh
-    loss: Array
-    levels: Array
-    minima: Array
+    mesh: PlaneMesh  # where to look
+    loss: Array  # above its minimum at the centres of the cells of the mesh
+    levels: Array  # of the loss, increasing, at which contours are drawn
+    minima: Array  # shape (count, 2)
 
 
 def plot_plane(positions: Array, scene: Scene, ax: Axes | None = None, *, title: str | None = None) -> Axes:
@@ -58,15 +51,9 @@ def plot_plane_trajectories(paths: Array, scene: Scene, ax: Axes | None = None, 
     """Draw a few trajectories, shape ``(steps, few, 2)``, over the contours of the loss; open circles are starts."""
     ax = new_axis(ax, (6.8, 5.0))
     levels = scene.levels
-    filled = ax.contourf(
-        *scene.mesh.centres,
-        np.maximum(scene.loss, 1e-3 * levels[0]).T,
-        levels=levels,
-        norm=LogNorm(levels[0], levels[-1]),
-        cmap="Greys_r",
-        alpha=0.45,
-        extend="both",
-    )
+    look: dict[str, Any] = {"norm": LogNorm(levels[0], levels[-1]), "cmap": "Greys_r", "alpha": 0.45, "extend": "both"}
+    shown = np.maximum(scene.loss, 1e-3 * levels[0]).T
+    filled = ax.contourf(*scene.mesh.centres, shown, levels=levels, **look)
     ax.contour(*scene.mesh.centres, scene.loss.T, levels=levels, colors="white", linewidths=0.6)
     for index in range(paths.shape[1]):
         colour, path = COLOURS[index % len(COLOURS)], paths[:, index]
@@ -104,10 +91,9 @@ def plot_plane_marginals(
         if boltzmann is not None:
             line = r"Boltzmann, $e^{-f/T}/Z$"
             ax.plot(*boltzmann[index], color="black", linewidth=1.4, linestyle="--", label=line)
-        ax.set(xlabel=f"position ${name}$", ylabel=f"probability density of ${name}$")
-        ax.set_xlim(edges[index][0], edges[index][-1])
         ax.set_ylim(bottom=0.0)
-        tidy(ax)
+        ax.set_xlim(edges[index][0], edges[index][-1])
+        tidy(ax, xlabel=f"position ${name}$", ylabel=f"probability density of ${name}$")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(title, fontsize=12)
     return axes

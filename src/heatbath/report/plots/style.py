@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -20,7 +22,12 @@ def new_axis(ax: Axes | None, size: tuple[float, float]) -> Axes:
     return ax if ax is not None else Figure(figsize=size, layout="constrained").subplots()
 
 
-def tidy(ax: Axes) -> Axes:
-    """Take away the frame's upper and right sides."""
+def tidy(ax: Axes, title: str = "", *, legend: bool = False, **labels: Any) -> Axes:
+    """Set the title, labels and limits that are given and a legend, and take away the frame's upper and right sides."""
+    if title:
+        ax.set_title(title)
+    ax.set(**labels)
+    if legend:
+        ax.legend(frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
