@@ -38,7 +38,30 @@ napoleon_use_rtype = False
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 
+_TUTORIALS = (
+    "ten_minutes",
+    "thermometer",
+    "reshuffling",
+    "double_well",
+    "fokker_planck",
+    "figure5",
+)  # as they are read
+
+
+class TutorialOrder:
+    """Sorts the tutorials; those that are not listed come last."""
+
+    def __init__(self, _folder: str) -> None:
+        pass
+
+    def __call__(self, file: str) -> tuple[int, str]:
+        """Return what to sort a file by."""
+        name = file.removeprefix("plot_").removesuffix(".py")
+        return (_TUTORIALS.index(name) if name in _TUTORIALS else len(_TUTORIALS), name)
+
+
 sphinx_gallery_conf = {
+    "within_subsection_order": TutorialOrder,
     "examples_dirs": str(HERE / "tutorials"),
     "gallery_dirs": str(HERE / "gallery"),
     "filename_pattern": r"/plot_",
@@ -53,6 +76,8 @@ html_theme = "furo"
 html_title = f"heatbath {version}"
 html_math_renderer = "mathml"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 
 def setup(app: Any) -> None:

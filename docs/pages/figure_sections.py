@@ -55,9 +55,12 @@ def check_the_headings_of_the_findings() -> None:
 
 def _section(figure: FigureData) -> str:
     claims = [
-        (f"{_SIGNS[one.outcome]} {one.outcome}", one.claim, wording.numbers(one) + (f"; {needs}" if needs else ""))
+        (
+            f"{_SIGNS[one.outcome]}\N{NO-BREAK SPACE}{one.outcome}",
+            one.claim,
+            "; ".join(filter(None, (wording.numbers(one), wording.needs(one)))),
+        )
         for one in figure.verdicts
-        for needs in [wording.needs(one)]
     ]
     rows = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in claims]
     table = "\n".join(["| verdict | claim | numbers |", "| --- | --- | --- |", *rows])

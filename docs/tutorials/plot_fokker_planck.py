@@ -11,9 +11,9 @@ equation, and ends at :math:`e^{-(v^2/2 + f(x)/l)/\Theta}`, with the loss :math:
 """
 
 # %%
-# **A parabola.** The cloud starts at the side and at rest. It swings through the minimum, because of the momentum, and
-# comes to rest as a Gaussian. Columns are times; the upper row is the density in position and velocity, the lower row
-# is the density of the position (line) with a histogram of SGD (bars).
+# **A parabola.** The cloud starts at the side and at rest. It slides to the minimum and spreads, until it is Gaussian.
+# Columns are times. The upper row is the density in position and velocity. The lower row is the density of the position
+# (line) with a histogram of SGD (bars) and the equilibrium (dotted).
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -30,8 +30,8 @@ def show(found, columns, title):
     figure, axes = plt.subplots(2, len(columns), figsize=(10, 4.2), layout="constrained", sharex=True, sharey="row")
     grid = found.grid
     for k, (above, below) in zip(columns, axes.T, strict=True):
-        above.pcolormesh(grid.x, grid.v, found.densities[k].T, cmap="magma_r", shading="auto", rasterized=True)
-        above.set_title(f"after {found.steps[k]} steps", fontsize="small")
+        above.pcolormesh(grid.x, grid.v, found.densities[k].T, cmap="Blues", shading="auto", rasterized=True)
+        above.set_title(f"after {found.steps[k]:.0f} steps", fontsize="small")
         below.hist(found.positions[k], bins=60, density=True, color="0.8")
         below.plot(grid.x, marginals(found.densities[k], grid)[0])
         below.plot(grid.x, marginals(found.equilibrium, grid)[0], ":")
@@ -43,7 +43,7 @@ def show(found, columns, title):
 
 knobs = hb.Thermostat(lr=0.005, batch_size=16, momentum=0.95, law="uniform:1")
 found = simulate(knobs, "quadratic:1", steps=1500, frames=12, trajectories=2000, cells=(56, 56))
-show(found, (0, 4, 7, 11), "A parabola: relaxation")
+show(found, (0, 1, 3, 11), "A parabola: relaxation")
 
 # %%
 # **Two wells.** The cloud first fills the well where it started, and then leaks into the other. The dotted line is the
@@ -76,7 +76,7 @@ for axis, temperature in zip(axes, (0.05, 0.5), strict=True):
     loss = landscape.value(mesh.points)
     weight = np.exp(-(loss - loss.min()) / temperature)
     x, y = mesh.centres
-    axis.contourf(x, y, (weight / weight.max()).T, levels=np.linspace(0.02, 1.0, 12), cmap="magma_r")
+    axis.contourf(x, y, (weight / weight.max()).T, levels=np.linspace(0.02, 1.0, 12), cmap="Blues")
     axis.set(title=f"T = {temperature}", xlabel="x", ylabel="y", xlim=(-2.5, 3.0), ylim=(-2.0, 6.0))
 
 # %%
