@@ -48,7 +48,7 @@ def train(configs: list[RunConfig], executor: str, workers: int) -> tuple[float,
 def measure(configs: list[RunConfig], workers: int, repeats: int) -> dict[str, Any]:
     """Return the times of both and their ratios."""
     start = time.perf_counter()
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - its name
     ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     train(configs[:workers], "ray", workers)
     warming = time.perf_counter() - start
