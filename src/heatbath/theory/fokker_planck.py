@@ -50,14 +50,10 @@ _LEAST_TOLERANCE = 1e-10  # of `relax`, well above what rounding leaves of the d
 
 
 class FokkerPlanck:
-    """The Fokker-Planck equation of one setting of SGD on one mesh.
+    """The Fokker-Planck equation, with additive noise, of one setting of SGD on one mesh and in one dimension.
 
-    Attributes:
-        equation: the coefficients; its noise must be additive.
-        landscape: the loss ``f``, in one dimension.
-        grid: the mesh.
-        equilibrium: the cell averages of ``exp(-H/Theta)/Z``, of mass 1.
-        largest_step: the largest time step that cannot make a density negative.
+    ``equilibrium`` holds the cell averages of ``exp(-H/Theta)/Z``, of mass 1; ``largest_step`` is the largest time step
+    that cannot make a density negative.
 
     Raises:
         ValueError: the mesh is too coarse (fewer than 2 cells per thermal width) or cuts off more than 1e-6 of the
