@@ -135,6 +135,7 @@ def measure(runs: int, workers: int, death: float, folder: Path) -> dict[str, An
         "run_ms": 1e3 * seconds / runs,
         "run_cpu_ms": 1e3 * busy / runs,
         "reports_per_second": simulated.reports / seconds,
+        "reports_per_cpu_second": simulated.reports / busy,
         "second_call_s": again,
         "load_s": time.perf_counter() - start,
         "empty_MB": empty,

@@ -85,21 +85,25 @@ def test_a_killed_process_breaks_the_pool_and_a_new_one_goes_on(expected, short_
 
 
 def test_what_others_finished_is_recorded_when_an_executor_breaks(expected, short_slices, tmp_path, monkeypatch):
-    """Both futures are done when they are looked at; the one that broke must not hide what the other has."""
+    """All futures are done when they are looked at; the one that broke must not hide what the others have."""
     wait = futures.futures.wait
     monkeypatch.setattr(futures.futures, "wait", lambda busy, **_: wait(busy))
     with BrokenForOne() as pool, pytest.raises(OSError, match="executor has broken"):
-        run(REAL[:2], tmp_path, "cpu", executor=pool, workers=2)
+        run(REAL, tmp_path, "cpu", executor=pool, workers=3)
     kept = {record.run: record.epochs for record in load(tmp_path)}
-    assert sorted(len(epochs) for epochs in kept.values()) == [0, 1]
+    assert sorted(len(epochs) for epochs in kept.values()) == [0, 1, 1]
     assert all(epochs == expected[run][: len(epochs)] for run, epochs in kept.items())
 
 
 class BrokenForOne(ThreadPoolExecutor):
-    """Its first slice breaks."""
+    """Its first slice breaks, and then it takes no more."""
+
+    slices = 0
 
     def submit(self, function, *arguments):
-        self.slices = getattr(self, "slices", 0) + (function is whole_slice)
+        self.slices += function is whole_slice
+        if self.slices > 3:
+            raise BrokenExecutor
         return super().submit(break_down if self.slices == 1 and function is whole_slice else function, *arguments)
 
 

@@ -72,15 +72,18 @@ class Futures(Remote):
             if not self._busy:
                 return
             done, _ = futures.wait(self._busy, return_when=futures.FIRST_COMPLETED)
+            more: list[tuple[Any, ...]] = []
             for future in sorted(done, key=_has_failed):  # what others have finished is recorded before one raises
                 job, epoch = self._busy.pop(future)
                 for outcome in self._outcomes(future, job):
                     if isinstance(outcome, Ended) and outcome.how == "no data":
-                        self._submit(job, epoch, self.share(self.lend(job, outcome.reason)))
+                        more.append((job, epoch, self.share(self.lend(job, outcome.reason))))
                         continue
                     yield job, outcome
                     if isinstance(outcome, Measured) and outcome.checkpoint is not None:
-                        self._submit(_rest(job, outcome, self.checkpoints), outcome.first + 1)
+                        more.append((_rest(job, outcome, self.checkpoints), outcome.first + 1))
+            for parts in more:  # not before: an executor that has broken raises here
+                self._submit(*parts)
             yield None
 
     def close(self) -> None:
