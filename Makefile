@@ -5,7 +5,7 @@ WORKERS ?= logical
 # The versions to install: `make test CONSTRAINTS=constraints-oldest.txt` takes the oldest that pyproject.toml admits.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: reproduce test lint types tests pages benchmark format clean
+.PHONY: reproduce test lint types tests pages docs package benchmark format clean
 
 reproduce: .venv/ready
 	$(BIN)/heatbath reproduce
@@ -23,9 +23,10 @@ types: .venv/dev
 tests: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-# Writes the numbers of the records into docs/results.md and results/README.md.
+# Writes the numbers of the records into the pages that docs/pages has templates of, and draws their pictures.
 pages: .venv/ready
 	$(BIN)/python docs/pages/render.py
+	$(BIN)/python docs/pages/pictures.py
 
 # Offline, with warnings as errors. The tutorials are executed.
 docs: .venv/docs
