@@ -8,8 +8,8 @@ Three numbers for each model, on batches of 256 random images, or for the Transf
 * ``idle``: what the two calls cost at a step without a reading, timed one by one between the parts of a step, as their
   code is no longer in the processor's caches by then; over a step.
 * ``overall``: ``1 + idle + (reading - 1) / interval``; at most 1.02 is what we hold ourselves to. Where the time allows
-  at least five rounds, ``whole runs`` of ``interval`` steps are timed as well, a few steps with the thermometer and a
-  few without in turn. On one thread all times are those of the processor (`time.process_time`).
+  at least five rounds, ``whole runs`` of ``interval`` steps are timed as well: one training, a few steps with the
+  thermometer and a few without in turn. On one thread all times are those of the processor (`time.process_time`).
 
 Memory is the peak of a step with a reading over that of one without, at most 1.3. On CUDA it is PyTorch's own count,
 ``max_memory_allocated``. On the CPU it is the running sum of the allocations that `torch.profiler` records during the
@@ -89,18 +89,30 @@ def time_model(name: str, device: torch.device, seconds: float) -> dict[str, flo
         row[f"overall{key}"] = 1.0 + idle + (row[f"reading{key}"] - 1.0) / thermometer.interval
     runs = int(0.6 * seconds / (2 * thermometer.interval * once))
     if runs >= 5:
-        ratios = [time_whole_run(plain, sparse, thermometer.interval, i, device) for i in range(runs)]
+        thermometer.remove()  # its hook is there while it is timed, and no longer
+        for _ in range(-thermometer.step % BLOCK):
+            thermometer._after_step(sparse.optimizer, (), {})  # so that a reading ends a block
+        ratios = [time_whole_run(sparse, thermometer.interval, i, device) for i in range(runs)]
         row["whole_runs"], row["whole_runs_low"], row["whole_runs_high"] = interval_of_median(np.array(ratios))
     return row
 
 
-def time_whole_run(plain: Step, sparse: Step, interval: int, run: int, device: torch.device) -> float:
-    """The time of ``interval`` steps with a thermometer over that without, few steps in turn: both meet alike loads."""
-    took = {plain: 0.0, sparse: 0.0}
+def time_whole_run(training: Training, interval: int, run: int, device: torch.device) -> float:
+    """The time of ``interval`` steps with the thermometer over that without, few steps in turn: both meet alike loads.
+
+    It is one training whose thermometer comes and goes, as two of them lie elsewhere in memory, which shows.
+    """
+    thermometer, took = training.thermometer, [0.0, 0.0]
+    assert thermometer is not None
     for i in range(interval // BLOCK):
-        for step in (plain, sparse) if (i + run) % 2 else (sparse, plain):
-            took[step] += timed(step, BLOCK, device)
-    return took[sparse] / took[plain]
+        for is_watched in (True, False) if (i + run) % 2 else (False, True):
+            training.thermometer = thermometer if is_watched else None
+            hook = training.optimizer.register_step_post_hook(thermometer._after_step) if is_watched else None
+            took[is_watched] += timed(training, BLOCK, device)
+            if hook is not None:
+                hook.remove()
+    training.thermometer = thermometer
+    return took[True] / took[False]
 
 
 def time_idle(name: str, device: torch.device, rounds: int) -> float:
