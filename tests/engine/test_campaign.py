@@ -214,7 +214,7 @@ def test_a_checkpoint_ahead_of_the_store_loses_nothing(gpu, tmp_path, monkeypatc
 
     def failing(self, owner, updates):
         calls.append(1)
-        if len(calls) == 2:
+        if len(calls) in (2, 3):  # the campaign tries once more
             raise RuntimeError("pulled the plug")
         save(self, owner, updates)
 
