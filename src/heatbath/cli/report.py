@@ -86,7 +86,7 @@ def _report_on_paper(source: Path, scale: str | None, seeds: int | None, out: Pa
     """Draw every figure, judge every claim and write the page."""
     with display() as shown:
         shown.show(None, ("reading the records",))
-        from heatbath.paper import SCALES, calculations, find_experiments, reproduction
+        from heatbath.paper import PLANNED, SCALES, calculations, find_experiments, reproduction
         from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
 
         if scale is not None and scale not in SCALES:
@@ -96,6 +96,9 @@ def _report_on_paper(source: Path, scale: str | None, seeds: int | None, out: Pa
         folder = source if source.is_dir() else source.parent
         chosen = _choose_scale(known, scale, folder, source)
         experiments = [experiment for experiment in find_experiments() if experiment.exists(chosen)]
+        experiments += [
+            one for one in PLANNED.values() if calculations.cached_results(one.calculations(chosen), folder)
+        ]
         left_out = [experiment.name for experiment in find_experiments() if not experiment.exists(chosen)]
         asked = [calculation for experiment in experiments for calculation in experiment.calculations(chosen)]
         results = calculations.cached_results(asked, folder)

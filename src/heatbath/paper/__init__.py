@@ -42,7 +42,7 @@ _PLANNED = (reshuffling, regularisation, plain_loop, gaussian_noise, generic)
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*_FIGURES, *_BEYOND)}
 PLANNED: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _PLANNED}
-"""Preregistered in docs/preregistration.md and not run at the paper's scale yet: found by their names alone."""
+"""Preregistered in docs/preregistration.md: run where they are named, and reported on where there are results."""
 
 
 def find_experiments(names: Sequence[str] = ()) -> list[Experiment]:
