@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from heatbath import Record
-from heatbath.paper import EXPERIMENTS, calculations
+from heatbath.paper import EXPERIMENTS, PLANNED, calculations
 from heatbath.paper.quantities import Quantity
 from heatbath.report.panels import FigureData
 from heatbath.runs.export import read_lines
@@ -48,9 +48,17 @@ def figures() -> dict[str, FigureData]:
     return {name: experiment.figure(records(), "paper", None, results) for name, experiment in EXPERIMENTS.items()}
 
 
+@cache
+def planned() -> dict[str, FigureData]:
+    """The preregistered experiments of which there are results, by their name."""
+    asked = {name: experiment.calculations("paper") for name, experiment in PLANNED.items()}
+    results = {name: calculations.cached_results(some, ROOT / "results") for name, some in asked.items()}
+    return {name: PLANNED[name].figure(records(), "paper", None, some) for name, some in results.items() if some}
+
+
 def verdicts(experiment: str) -> list[Verdict]:
     """Return the verdicts of an experiment."""
-    return list(figures()[experiment].verdicts)
+    return list((figures() | planned())[experiment].verdicts)
 
 
 def verdict(experiment: str, *words: str) -> Verdict:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
 
-from committed import check, figures, verdict
+from committed import ROOT, check, field, figures, planned, verdict
 from heatbath.paper import EXPERIMENTS
 from heatbath.report.panels import FigureData
 from heatbath.stats import wording
@@ -20,17 +26,54 @@ def by_figure() -> dict[str, str]:
 
 def counts() -> dict[str, str]:
     """Return how many claims of each figure are confirmed, contradicted and undecided, in words."""
-    return {name: _count(figure) for name, figure in figures().items()}
+    return {name: _count(figure.verdicts) for name, figure in figures().items()}
 
 
 def beyond() -> str:
     """Return the experiments that the paper does not have, as a table."""
     rows = [
-        f"| `{name}` | {experiment.question} | {_count(figures()[name])} |"
+        f"| `{name}` | {experiment.question} | {_count(figures()[name].verdicts)} |"
         for name, experiment in EXPERIMENTS.items()
         if not name.startswith("figure")
     ]
     return "\n".join(["| name | question | verdicts |", "| --- | --- | --- |", *rows])
+
+
+def of_planned() -> dict[str, str]:
+    """Return the verdicts of each preregistered experiment that has results, in Markdown."""
+    sections = {}
+    for name, figure in planned().items():
+        judged = [one for one in figure.verdicts if one.interval is not None]
+        waiting = len(figure.verdicts) - len(judged)
+        left = f" {waiting} of its {len(figure.verdicts)} claims wait for their runs." if waiting else ""
+        sections[field(name)] = f"**Verdicts:** {_count(judged)}.{left}\n\n{_table(judged)}"
+    return sections
+
+
+def generic() -> SimpleNamespace:
+    """Return what experiment 7 says of softmax regression, and check that random is certainly better nowhere."""
+    wins = [one for one in planned()["generic"].verdicts if "better" in one.claim and one.outcome == "confirmed"]
+    check(not wins, "nowhere does a random rate end better for certain")
+    apart = [one for one in planned()["generic"].verdicts if "same" in one.claim and one.outcome == "contradicted"]
+    check(not apart, "wherever the seeds decide, random ends within the margin of constant")
+    better = verdict("generic", "softmax", "better test loss than constant")
+    assert better.interval is not None
+    return SimpleNamespace(better=better, soft=math.expm1(-better.interval.estimate))
+
+
+def gaussian() -> SimpleNamespace:
+    """Return what experiment 4 says of the trained perceptron along random directions."""
+    tail = verdict("gaussian-noise", "perceptron", "random directions", "three standard deviations")
+    assert tail.evidence.means is not None
+    (found,) = [
+        one["result"]
+        for file in (ROOT / "results/calculations").glob("*.json")
+        if (one := json.loads(file.read_text(encoding="utf-8")))["settings"].get("kind") == "noise shape"
+        and one["settings"]["model"] == "mlp"
+    ]
+    start, trained = (fmean(found[f"random, {when}"]["batch_kurtosis"]) for when in ("start", "trained"))
+    check(abs(start) < 0.1 < trained, "the noise has heavy tails after the training and not before it")
+    return SimpleNamespace(verdict=tail, tail=tail.evidence.means[0], start=start, trained=trained)
 
 
 def check_the_headings_of_the_findings() -> None:
@@ -48,31 +91,37 @@ def check_the_headings_of_the_findings() -> None:
         ("temperature", "as hot as", "constant:"): "confirmed",
         ("temperature", "at equilibrium", "constant:"): "contradicted",
         ("figure6", "C = 128"): "contradicted",
+        ("generic", "softmax", "better test loss than constant"): "contradicted",
+        ("gaussian-noise", "perceptron", "random directions", "kurtosis"): "contradicted",
     }
     for (name, *words), outcome in said.items():
         check(verdict(name, *words).outcome == outcome, f"the findings of {name}: {' '.join(words)} is {outcome}")
 
 
 def _section(figure: FigureData) -> str:
-    claims = [
-        (
-            f"{_SIGNS[one.outcome]}\N{NO-BREAK SPACE}{one.outcome}",
-            one.claim,
-            "; ".join(filter(None, (wording.numbers(one), wording.needs(one)))),
-        )
-        for one in figure.verdicts
-    ]
-    rows = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in claims]
-    table = "\n".join(["| verdict | claim | numbers |", "| --- | --- | --- |", *rows])
     settings = "; ".join(f"{name} {figure.settings[name]}" for name in _TOLD if name in figure.settings)
     small = f"heatbath reproduce {figure.name}                  # a laptop, minutes\n"
     large = f"heatbath reproduce {figure.name} --scale paper    # a GPU"
     command = f"```sh\n{small if EXPERIMENTS[figure.name].exists('laptop') else ''}{large}\n```"
     errata = "\n".join(f"- {sentence}" for sentence in figure.errata)
     notes = f"\n\n**What to know about the figure:**\n\n{errata}" if errata else ""
-    return f"**Verdicts:** {_count(figure)}.\n\n{table}\n\n**Runs:** {settings}.{notes}\n\n{command}"
+    judged = f"**Verdicts:** {_count(figure.verdicts)}.\n\n{_table(figure.verdicts)}"
+    return f"{judged}\n\n**Runs:** {settings}.{notes}\n\n{command}"
 
 
-def _count(figure: FigureData) -> str:
-    counts = Counter(one.outcome for one in figure.verdicts)
+def _table(verdicts: Sequence[Any]) -> str:
+    claims = [
+        (
+            f"{_SIGNS[one.outcome]}\N{NO-BREAK SPACE}{one.outcome}",
+            one.claim,
+            "; ".join(filter(None, (wording.numbers(one), wording.needs(one)))),
+        )
+        for one in verdicts
+    ]
+    rows = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in claims]
+    return "\n".join(["| verdict | claim | numbers |", "| --- | --- | --- |", *rows])
+
+
+def _count(verdicts: Sequence[Any]) -> str:
+    counts = Counter(one.outcome for one in verdicts)
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in _SIGNS if counts[outcome])

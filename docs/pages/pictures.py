@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from PIL import Image
 
-from committed import ROOT, figures
+from committed import ROOT, figures, planned
 from heatbath.report.panels import FigureData
 from heatbath.report.plots import plot_figure
 
@@ -29,8 +29,8 @@ FINDINGS = {
 
 def main() -> None:
     """Write all pictures."""
-    for name in WHOLE:
-        _write(name, figures()[name])
+    for name, figure in ({name: figures()[name] for name in WHOLE} | planned()).items():
+        _write(name, figure)
     for name, (figure, panels) in FINDINGS.items():
         whole = figures()[figure]
         _write(name, replace(whole, panels=tuple(whole.panels[k] for k in panels)))

@@ -22,10 +22,10 @@ import figure_sections
 import mnist_numbers
 import rule_numbers
 import vgg16_numbers
-from committed import ROOT, figures, records
+from committed import ROOT, figures, planned, records
 from heatbath.paper.conclusion import PAPER_SCALE
 
-_SITE = ("paper", "results", "figures", "evidence", "all-claims", "cost", "compare", "adding-seeds")
+_SITE = ("paper", "results", "figures", "evidence", "all-claims", "planned", "cost", "compare", "adding-seeds")
 PAGES = {f"{name}.md": f"docs/{name}.md" for name in _SITE} | {"records.md": "results/README.md"}
 _WIDTH = 126
 _CHECKS = (
@@ -62,6 +62,9 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "by_figure": figure_sections.by_figure,
     "beyond": figure_sections.beyond,
     "counts": figure_sections.counts,
+    "planned": figure_sections.of_planned,
+    "generic": figure_sections.generic,
+    "gaussian": figure_sections.gaussian,
     "runs_total": lambda: len(records()),
     "runs": lambda: Counter(record.config.model for record in records().values()),
 }
@@ -92,7 +95,8 @@ def render() -> dict[str, str]:
     for template, page in PAGES.items():
         text = (ROOT / "docs/pages" / template).read_text(encoding="utf-8")
         pages[page] = _wrap(_Formatter().vformat(text, (), numbers))
-    outcomes = {name: {one.claim: one.outcome for one in figure.verdicts} for name, figure in figures().items()}
+    all_figures = figures() | planned()
+    outcomes = {name: {one.claim: one.outcome for one in figure.verdicts} for name, figure in all_figures.items()}
     pages[f"src/heatbath/paper/{PAPER_SCALE}"] = json.dumps(outcomes, indent=1, ensure_ascii=False) + "\n"
     return pages
 

@@ -9,6 +9,7 @@ from heatbath.paper.claims import Every, near
 from heatbath.paper.experiments import Calculation, Experiment, ProgressCallback
 from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, FigureRuns, Scale
 from heatbath.report.panels import Panel, Series
+from heatbath.stats.intervals import summarize
 from heatbath.stats.margins import Factor
 from heatbath.stats.verdicts import Claim, Judgeable
 from heatbath.thermostat import Thermostat
@@ -189,20 +190,20 @@ def _claims(found: FigureRuns) -> list[Judgeable]:
 
 def _panels(found: FigureRuns) -> list[Panel]:
     losses = _Losses(found)
+    note = "Mean over seeds with its 95 % interval. The prediction has no free parameter."
     panels = []
     for sampling in SAMPLINGS:
-        points = [(arm, losses.predicted(sampling, arm), losses.excess(sampling, arm)) for arm in ARMS]
-        drawn = [(arm, x, sum(values) / len(values)) for arm, x, values in points if x and values]
-        if drawn:
-            ends = (min(x for _, x, _ in drawn), max(x for _, x, _ in drawn))
-            series = [Series(arm, (x,), (y,), style="points", colour=ARMS[arm][1]) for arm, x, y in drawn]
-            title = f"{NETWORKS[0]}, {sampling}"
-            note = "Means over seeds; the line is equality."
-            panels.append(
-                Panel(
-                    title, "predicted excess loss", "measured", (*series, Series("equal", ends, ends)), True, True, note
-                )
+        values = {arm: losses.excess(sampling, arm) for arm in ARMS}
+        means = {arm: summarize(some).interval for arm, some in values.items() if some}
+        if means:
+            arms = tuple(means)
+            y, low, high = (tuple(getattr(m, end) for m in means.values()) for end in ("estimate", "low", "high"))
+            predicted = tuple(losses.predicted(sampling, arm) for arm in arms)
+            series = (
+                Series("measured", arms, y, low, high, style="points", colour=CONSTANT),
+                Series("predicted", arms, predicted, style="points", colour=RANDOM),
             )
+            panels.append(Panel(f"{NETWORKS[0]}, {sampling}", "", "loss above its minimum", series, note=note))
     return panels
 
 
