@@ -29,11 +29,12 @@ FINDINGS = {
 
 def main() -> None:
     """Write all pictures."""
-    for name, figure in ({name: figures()[name] for name in WHOLE} | planned()).items():
-        _write(name, figure)
+    whole = {name: figures()[name] for name in WHOLE} | planned()
+    for name, drawn in whole.items():
+        _write(name, drawn)
     for name, (figure, panels) in FINDINGS.items():
-        whole = figures()[figure]
-        _write(name, replace(whole, panels=tuple(whole.panels[k] for k in panels)))
+        of = figures()[figure]
+        _write(name, replace(of, panels=tuple(of.panels[k] for k in panels)))
 
 
 def _write(name: str, figure: FigureData) -> None:
