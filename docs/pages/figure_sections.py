@@ -61,6 +61,17 @@ def generic() -> SimpleNamespace:
     return SimpleNamespace(better=better, soft=math.expm1(-better.interval.estimate))
 
 
+def reshuffling() -> SimpleNamespace:
+    """Return what experiment 2 says of softmax regression."""
+    words = {
+        "replacement": ("replacement", "what the theory says"),
+        "shuffled": ("shuffled", "what the theory says"),
+        "same": ("softmax", "equally far"),
+        "hotter": ("softmax", "further above"),
+    }
+    return SimpleNamespace(**{name: verdict("reshuffling", *some) for name, some in words.items()})
+
+
 def gaussian() -> SimpleNamespace:
     """Return what experiment 4 says of the trained perceptron along random directions."""
     tail = verdict("gaussian-noise", "perceptron", "random directions", "three standard deviations")
@@ -93,6 +104,9 @@ def check_the_headings_of_the_findings() -> None:
         ("figure6", "C = 128"): "contradicted",
         ("generic", "softmax", "better test loss than constant"): "contradicted",
         ("gaussian-noise", "perceptron", "random directions", "kurtosis"): "contradicted",
+        ("reshuffling", "softmax", "further above"): "confirmed",
+        ("reshuffling", "softmax", "equally far"): "confirmed",
+        ("reshuffling", "softmax", "shuffled", "what the theory says"): "confirmed",
     }
     for (name, *words), outcome in said.items():
         check(verdict(name, *words).outcome == outcome, f"the findings of {name}: {' '.join(words)} is {outcome}")

@@ -65,6 +65,7 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "planned": figure_sections.of_planned,
     "generic": figure_sections.generic,
     "gaussian": figure_sections.gaussian,
+    "reshuffling": figure_sections.reshuffling,
     "runs_total": lambda: len(records()),
     "runs": lambda: Counter(record.config.model for record in records().values()),
 }
