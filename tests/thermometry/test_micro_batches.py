@@ -129,6 +129,41 @@ def test_passes_that_are_zeroed_are_no_part_of_the_step(to_none):
             assert trace == pytest.approx(exact.item(), rel=1e-9)
 
 
+class Failing(torch.autograd.Function):
+    """Raises in the backward pass, as an accelerator whose memory is full."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError("out of memory")
+
+
+def test_a_backward_pass_that_raised_and_was_taken_again_hides_no_clipping():
+    readings = []
+    for fails in (False, True):
+        model = small_network()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        thermometer = Thermometer(model, optimizer, interval=1, batch_size=8)
+        inputs, targets = batch(0)
+        if fails:
+            with pytest.raises(RuntimeError, match="out of memory"):
+                cross_entropy(model[2:](Failing.apply(model[:2](inputs))), targets).backward()
+            assert model[2].weight.grad is not None
+            assert model[0].weight.grad is None
+            optimizer.zero_grad()
+        for i in (0, 4):
+            (cross_entropy(model(inputs[i : i + 4]), targets[i : i + 4]) / 2).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        with pytest.warns(RuntimeWarning, match="clipped"):
+            optimizer.step()
+        readings += thermometer.history
+    assert readings[0]["clipping"] < 0.5
+    assert_alike(readings[:1], readings[1:])
+
+
 def test_layer_in_two_reentrant_checkpoints():
     """One backward pass reaches it twice: two parts of its gradient that are no micro-batches."""
 

@@ -39,7 +39,7 @@ class GradientParts:
 
     def __init__(self, groups: list[list[Tensor]], keeps_squares: bool) -> None:
         self._groups, self._keeps_squares = groups, keeps_squares
-        self._is_paused, self._only_counts, self._is_queued = False, False, False
+        self._is_paused, self._only_counts, self._has_grown = False, False, False
         self._incoming: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}  # |h|^2, |.grad|^2 before it, h^2
         self._seen: dict[int, Tensor] = {}  # the sum of |h_i|^2 and the number of the h_i, for each parameter
         self._squares: dict[int, Tensor] = {}  # the sum of h_i^2, component by component
@@ -122,12 +122,13 @@ class GradientParts:
         self._seen[key] = row
         if squares is not None:
             self._squares[key] = squares
-        if not self._is_queued:
-            self._is_queued = True
-            _when_backward_ends(partial(_when_backward_ends, self._look))  # after what others, as DDP, have queued
+        # Each time: a pass that raises, and is taken again, calls nothing that was queued in it.
+        self._has_grown = True
+        _when_backward_ends(partial(_when_backward_ends, self._look))  # after what others, as DDP, have queued
 
     def _look(self) -> None:
-        self._is_queued, self.whole = False, self.squares_now()
+        if self._has_grown:
+            self._has_grown, self.whole = False, self.squares_now()
 
 
 def compare_parts(squares: float, whole: float, count: float, scale: float) -> tuple[float, float]:
