@@ -51,6 +51,20 @@ def test_a_first_batch_of_one_between_two_readings_is_no_reading():
     assert [reading.get("reason") for reading in thermometer.history] == [None]
 
 
+@pytest.mark.parametrize("interval", [1, 2])
+def test_a_first_batch_whose_halves_the_model_does_not_take(interval):
+    """Half of three is one sample, of which batch normalization has no variance."""
+    model = small_network(0, nn.BatchNorm1d(6))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    thermometer = Thermometer(model, optimizer, interval=interval)
+    with pytest.warns(RuntimeWarning, match="half of this batch: Expected more than 1 value per channel") as told:
+        train(model, optimizer, thermometer, [batch(k, size) for k, size in enumerate((3, 3, 3, 8))])
+    assert len(told) == 1
+    reasons = ["half of this batch" in reading.get("reason", "") for reading in thermometer.history]
+    assert reasons == ([True, True, True, False] if interval == 1 else [True, False])
+    assert thermometer.trace > 0
+
+
 @pytest.mark.parametrize("interval", [1, 250])
 def test_wrong_arguments_are_told_at_the_first_call(interval):
     """Long before the first reading, and nothing has changed."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from heatbath.thermometry.containers import leaves, map_leaves
+from heatbath.thermometry.logs import one_line
 from heatbath.thermometry.micro_batches import squares_of
 from heatbath.thermometry.per_sample import call_with, innermost
 from heatbath.thermometry.step_statistics import gram
@@ -25,8 +26,8 @@ from heatbath.thermometry.step_statistics import gram
 LossOfBatch = Callable[[Any], Tensor]
 
 
-class BatchOfOneError(ValueError):
-    """A batch has no two halves; the next one may."""
+class NoHalvesError(ValueError):
+    """A batch has no two halves, or none that the model takes; the next one may."""
 
 
 class Halves(NamedTuple):
@@ -60,14 +61,21 @@ def compare_halves(
     if size == 0:
         raise ValueError("the batch holds no tensor with samples along its first dimension: there is nothing to halve")
     if half == 0:
-        raise BatchOfOneError(
+        raise NoHalvesError(
             f"a batch of {size} has no two halves to compare: the noise needs at least 2 samples a step"
         )
     parameters = [p for group in groups for p in group]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
 
     def loss_of(low: int, high: int) -> Tensor:
-        loss = loss_of_batch(_cut(batch, size, slice(low, high)))
+        try:
+            loss = loss_of_batch(_cut(batch, size, slice(low, high)))
+        except Exception as error:
+            if not checks_loss:
+                raise
+            with torch.no_grad():
+                loss_of_batch(batch)  # which raises if model or loss is wrong
+            raise NoHalvesError(f"the model does not take half of this batch: {one_line(error)}") from error
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
             raise ValueError(f"the loss must be one number, the mean over the batch, got {found}")

@@ -32,7 +32,7 @@ from heatbath.draws import check_integer
 from heatbath.laws import Law, parse_law
 from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
 from heatbath.thermometry.averages import Estimate
-from heatbath.thermometry.batch_halves import BatchOfOneError, compare_halves
+from heatbath.thermometry.batch_halves import NoHalvesError, compare_halves
 from heatbath.thermometry.logs import Callback, Reading, WarnOnce, check_callbacks, one_line, show_numbers
 from heatbath.thermometry.per_sample import call_model, innermost
 from heatbath.thermometry.readings import Readings
@@ -222,7 +222,7 @@ class Thermometer:
 
         Raises:
             TypeError: the first argument is not a function.
-            ValueError: the loss is not a mean over the batch. What model and loss raise goes through.
+            ValueError: the loss is not a mean over the batch. What model and loss raise on the batch goes through.
         """
         if is_dynamo_compiling():
             self._observe_outside_graph(loss_fn, batch, targets)
@@ -249,7 +249,7 @@ class Thermometer:
                 compare_halves(self._model, trainable(self.optimizer), loss, data)  # which raises if it is wrong
             self._is_mean = True
         except Exception as error:
-            if not (self._has_begun or isinstance(error, BatchOfOneError)):
+            if not (self._has_begun or isinstance(error, NoHalvesError)):
                 raise
             self.miss(error)
         self._has_begun = True
