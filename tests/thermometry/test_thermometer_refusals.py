@@ -155,6 +155,14 @@ def test_loss_that_sums(model):
         thermometer.observe(nn.CrossEntropyLoss(reduction="none"), *batch(0))
 
 
+@pytest.mark.parametrize("shift", [0.0, -1000.0])
+def test_a_negative_loss_that_sums(shift):
+    model, _, thermometer = make()
+    with pytest.raises(ValueError, match="sums over the batch"):
+        thermometer.observe(lambda b: (shift - cross_entropy(model(b[0]), b[1], reduction="none")).sum(), batch(0))
+    thermometer.observe(lambda b: shift - cross_entropy(model(b[0]), b[1]), batch(0))  # a mean is taken
+
+
 def test_loss_that_weighs_the_halves_is_no_sum():
     """If one half has all of the weight and of the loss, the loss of the batch is the sum of those of both."""
     model = small_network()

@@ -131,8 +131,9 @@ def _cut(batch: Any, size: int, part: slice) -> Any:
 
 def _refuse_sum(whole: float, one: float, two: float) -> None:
     """Raise if the loss of two halves together is the sum of theirs; a mean lies between them, but for dropout."""
-    low, high = sorted((one, two))
-    if low > 0.1 * high > 0.0 and whole > high + 0.5 * low:
+    sign = -1.0 if one < 0.0 else 1.0  # a log density, for one, may make all of them negative
+    low, high = sorted((sign * one, sign * two))
+    if low > 0.1 * high > 0.0 and sign * whole > high + 0.5 * low:
         raise ValueError(
             "the loss sums over the batch, or divides by a number that does not shrink with it (num_items_in_batch): "
             f"two halves have {one:.6g} and {two:.6g}, together {whole:.6g}; it must be the mean (reduction='mean'), "
