@@ -43,10 +43,8 @@ def of_planned() -> dict[str, str]:
     """Return the verdicts of each preregistered experiment that has results, in Markdown."""
     sections = {}
     for name, figure in planned().items():
-        judged = [one for one in figure.verdicts if one.interval is not None]
-        waiting = len(figure.verdicts) - len(judged)
-        left = f" {waiting} of its {len(figure.verdicts)} claims wait for their runs." if waiting else ""
-        sections[field(name)] = f"**Verdicts:** {_count(judged)}.{left}\n\n{_table(judged)}"
+        left = "".join(f" {sentence}" for sentence in figure.missing if "wait" in sentence)
+        sections[field(name)] = f"**Verdicts:** {_count(figure.verdicts)}.{left}\n\n{_table(figure.verdicts)}"
     return sections
 
 

@@ -52,9 +52,15 @@ def thawed(monkeypatch):
 
 @pytest.fixture(params=TOLD)
 def told(request, thawed):
+    tell_nothing()  # another test may have told torch something
     before = settings()
     TOLD[request.param]()
     yield settings()
+    tell_nothing()
+    assert settings() == before
+
+
+def tell_nothing():
     mkldnn = BACKENDS.mkldnn
     for owner in (BACKENDS, BACKENDS.cudnn, mkldnn, mkldnn.conv, mkldnn.rnn, mkldnn.matmul) if NEW else ():
         _set(owner, "none")
@@ -62,7 +68,6 @@ def told(request, thawed):
     BACKENDS.cudnn.allow_tf32 = True
     if NEW:
         _set(BACKENDS.cuda.matmul, "none")
-    assert settings() == before
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ _HELP = {
     "out": "The folder for the pictures and the numbers.",
     "precision": "auto, fp32, tf32 or bf16; auto is fp32 on a CPU and what is fastest on a GPU.",
     "prove": "Race both recipes on this task: model/dataset, or package.module:task.",
-    "protocol": "constant, random or cyclic:P with P in epochs.",
+    "protocol": "constant, random or cyclic:P, from twice the rate to 0 in P epochs and back.",
     "quiet": "Show no progress.",
     "run": "The name of the run, or as much of its beginning as no other shares.",
     "samples": "Training images that the noise is measured on.",

@@ -29,11 +29,11 @@ def reproduce_figures(
 ) -> Answer:
     """Train what the paper's figures need, draw them, and judge the paper's claims.
 
-    What is in the store is not trained again: an interrupted command goes on where it was, and a repeated one draws.
+    Finished runs are cached. Run the command again to resume it, or to redraw the figures.
     """
-    from heatbath.paper import SCALES, find_experiments
+    from heatbath.paper import EXPERIMENTS, PLANNED, SCALES, find_experiments
 
-    experiments = find_experiments(figures or ())
+    experiments = find_experiments(figures or (list_figures and [*EXPERIMENTS, *PLANNED]) or ())
     if list_figures:
         rows = [(e.name, "" if e.exists("laptop") else "scale paper only", e.title) for e in experiments]
         data = [{"figure": name, "paper_only": bool(only), "title": title} for name, only, title in rows]

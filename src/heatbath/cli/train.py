@@ -23,7 +23,9 @@ from heatbath.tasks.registry import find_network
 class Axes:
     """Settings that may have several values each: every combination is trained."""
 
-    protocol: Annotated[list[str] | None, "constant, random (the default) or cyclic:P with P in epochs."] = None
+    protocol: Annotated[
+        list[str] | None, "constant, random (the default) or cyclic:P, from twice the rate to 0 in P epochs and back."
+    ] = None
     law: Annotated[list[str] | None, "The law of the multiplier under random, such as uniform:1 (the default)."] = None
     coupling: Annotated[list[str] | None, "What the multiplier acts on: gradient (the default) or update."] = None
     lr: Annotated[list[float] | None, "The mean learning rate, 0.005 by default."] = None

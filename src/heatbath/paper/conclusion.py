@@ -21,9 +21,8 @@ PAPER_SCALE = "paper_scale.json"  # beside this module: the outcomes of the comm
 _NUMBER = re.compile(r"\d+")
 _OUTCOMES = ("confirmed", "contradicted", "undecided")
 _ASKED = (
-    "The paper draws the learning rate of SGD at random for each mini-batch. Does that train better, and does a "
-    "temperature, T = l D / (2 C (1 - mu)), tell how a network trains? Each claim is tested on runs of many seeds. The "
-    "paper:"
+    "The paper draws the learning rate of SGD at random for each mini-batch. Does that train better, and does one "
+    "number, the temperature of the noise, tell how a network trains? Each claim is tested on many seeds. The paper:"
 )
 # Of these findings the last three that there are runs of are told: a figure, words of its claim, the claim in short.
 _FINDINGS = {
@@ -42,8 +41,8 @@ _FINDINGS = {
 }
 _KEY = (("figure5", 0), ("figure5", 1), ("figure4", 0), ("fair-control", 0))
 _WARNING = (
-    "This is the {scale} scale: the perceptron on 4,000 images of MNIST, for minutes on a CPU. It shows that all of it "
-    "runs, and how a network behaves that is far from trained out. It cannot decide the paper's claims, nor show "
+    "This is the {scale} scale: the perceptron on 4,000 images of MNIST, for a CPU. It shows that all of it "
+    "runs, and how a network behaves early in its training. It cannot decide the paper's claims, nor show "
     "figures 2, 4 and 6. The verdict at the paper's scale stands beside each claim."
 )
 

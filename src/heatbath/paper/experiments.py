@@ -54,6 +54,7 @@ class Experiment:
     calculations: Callable[[Scale], Sequence[Calculation]] = lambda _scale: ()  # what it computes besides
     errata: tuple[str, ...] = ()  # what the paper got wrong here, a sentence each
     remarks: Callable[[Scale], Mapping[str, str]] = lambda _scale: {}  # what else is to be known of the settings
+    in_parts: bool = False  # whether it is run part by part, and shown without the claims that have no runs yet
 
     def exists(self, scale: Scale) -> bool:
         """Whether there is anything of it at this scale."""
@@ -94,6 +95,11 @@ class Experiment:
             missing.append(f"'heatbath reproduce {self.name} --scale {scale}{asked}' runs what is missing.")
         remarks = self.remarks(scale)
         verdicts = (*judge(self.claims(found)), *judge(self.later_claims(found), planned=False))
+        if self.in_parts:
+            judged = tuple(one for one in verdicts if one.interval is not None)
+            if len(judged) < len(verdicts):
+                missing.insert(0, f"{len(verdicts) - len(judged)} of {len(verdicts)} claims wait for their runs.")
+            verdicts = judged
         return FigureData(
             name=self.name,
             title=self.title,

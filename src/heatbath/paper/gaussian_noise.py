@@ -132,5 +132,6 @@ EXPERIMENT = Experiment(
     calculations=lambda scale: [_calculation(scale, network) for network in _networks(scale)],
     claims=_claims,
     panels=_panels,
+    in_parts=True,
     remarks=lambda _scale: {"noise": "of a batch of 30, drawn with replacement; trained at C = 256; dropout is off"},
 )

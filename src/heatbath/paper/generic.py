@@ -139,5 +139,6 @@ EXPERIMENT = Experiment(
     calculations=_calculations,
     claims=_claims,
     panels=_panels,
+    in_parts=True,
     remarks=lambda _scale: {"rates": "; ".join(f"{a.title}: {', '.join(map(str, a.rates))}" for a in ARENAS.values())},
 )

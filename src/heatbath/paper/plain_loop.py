@@ -44,7 +44,8 @@ def train_plainly(
     with torch.random.fork_rng(devices=[device] if device != "cpu" else []):  # dropout draws from the global state
         torch.manual_seed(settings["seed"])
         precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high")  # tf32 on a GPU
+        if device != "cpu":
+            torch.set_float32_matmul_precision("high")  # tf32
         try:
             for epoch in range(settings["epochs"]):
                 progress(epoch / settings["epochs"], "")
@@ -58,7 +59,8 @@ def train_plainly(
                     functional.cross_entropy(model(train_images[batch]), data.train_labels[batch]).backward()
                     optimizer.step()
         finally:
-            torch.set_float32_matmul_precision(precision)
+            if device != "cpu":
+                torch.set_float32_matmul_precision(precision)
     model.eval()
     with torch.no_grad():
         parts = zip(test_images.split(1000), data.test_labels.split(1000), strict=True)

@@ -217,5 +217,6 @@ EXPERIMENT = Experiment(
     calculations=_calculations,
     claims=_claims,
     panels=_panels,
+    in_parts=True,
     remarks=lambda scale: {"weight decay": f"{_DECAY:g}", "summed rate": f"{SUMMED_RATE[scale]:g}, and twice it"},
 )

@@ -68,7 +68,7 @@ class RunConfig:
     Attributes:
         model: ``"mlp"``, ``"cnn"`` or ``"vgg16"``; with a task, its name.
         dataset: ``"mnist5k"``, ``"mnist"`` or ``"cifar10"``; with a task, a short name of its data.
-        protocol: ``"constant"``, ``"random"`` or ``"cyclic:P"``.
+        protocol: ``"constant"``, ``"random"`` or ``"cyclic:P"``, from twice the rate to 0 in P epochs and back.
         law: of the multiplier, for ``random``: uniform on [0, 2] by default. Elsewhere it is the constant law.
         coupling: what the multiplier acts on, for ``random``: ``"gradient"`` or ``"update"``.
         lr: the mean learning rate.
