@@ -21,13 +21,17 @@ def measure_plainly(
     clip=None,
     before_step=None,
     are_ranks=False,
+    counts=False,
 ):
-    """Train, and return the readings and the weights; each step is a list of micro-batches, or of batches of ranks."""
+    """Train, and return the readings and the weights; each step is a list of micro-batches, or of batches of ranks.
+
+    With ``counts`` the thermometer is told the samples of each micro-batch, else those of a step.
+    """
     model = model or Perceptron()
     loss_of = loss_of or (lambda batch: model(**batch)["loss"])
     steps = steps or [[batch] for _ in range(EPOCHS) for batch in batches()]
     optimizer = random_sgd(model.parameters())
-    size = BATCH_SIZE * len(steps[0])
+    size = None if counts else BATCH_SIZE * len(steps[0])
 
     def loss_in_context(batch):
         with context():
@@ -44,6 +48,8 @@ def measure_plainly(
             for batch in micro_batches:
                 losses.append(loss_in_context(batch))
                 (losses[-1] / len(micro_batches)).backward()
+            for batch in micro_batches if counts and len(micro_batches) > 1 else ():
+                thermometer.count(len(batch["labels"]))
             if len(micro_batches) > 1:
                 thermometer.note_loss(sum(losses) / len(losses) if are_ranks else losses[-1])
             if clip is not None:

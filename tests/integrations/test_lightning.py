@@ -280,6 +280,71 @@ def test_bad_settings_are_told_where_they_are_written(settings, error, message):
         ThermometerCallback(**settings)
 
 
+@pytest.mark.parametrize(("batch_size", "accumulation"), [(8, {0: 1, 1: 2}), (8, {0: 3, 1: 6}), (10, {0: 5, 1: 5})])
+def test_what_is_in_a_step_is_counted(batch_size, accumulation):
+    """By a scheduler of the accumulation, and in batches of several sizes."""
+    callback, module = ThermometerCallback(interval=1), Module()
+    scheduler = pl.callbacks.GradientAccumulationScheduler(accumulation)
+    fit(module, callback, scheduler, loader=DataLoader(Samples(), batch_size))
+    each, steps = list(DataLoader(Samples(), batch_size)), []
+    for number in accumulation.values():
+        steps += [each[i : i + number] for i in range(0, len(each), number)]
+    history, end = measure_plainly(interval=1, steps=steps, counts=True)
+    assert_close(callback.history, history, relative=1e-9)
+    torch.testing.assert_close(weights(module), end)
+
+
+def test_a_last_step_of_fewer_batches():
+    """Lightning still divides by the number of a whole step: the gradient is shorter, as if it were clipped."""
+    callback, module = ThermometerCallback(interval=2), Module()
+    module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), 1e-20)  # which freezes the weights
+    with pytest.warns(RuntimeWarning, match="a last step of fewer micro-batches"):
+        fit(module, callback, accumulate_grad_batches=4, max_epochs=1)
+    each = list(batches())
+    model = Perceptron()
+    parts = torch.stack(
+        [
+            torch.cat([g.flatten() for g in torch.autograd.grad(model(**batch)["loss"], [*model.parameters()])])
+            for batch in each[4:]
+        ]
+    ).double()
+    small, whole = parts.square().sum(dim=1).mean().item(), parts.mean(dim=0).square().sum().item()
+    (reading,) = callback.history
+    assert reading["clipping"] == pytest.approx(0.5)
+    assert reading["trace"] == pytest.approx(16 * (small - whole), rel=1e-5)
+    assert reading["gradient_norm_squared"] == pytest.approx(2 * whole - small, rel=1e-5)
+    expected = 0.5 * 1e-20 * reading["trace"] / (2 * 16 * parts.shape[1])
+    assert reading["temperature"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_loader_of_an_odd_batch_size_and_a_loss_that_is_no_tensor_stop_nothing():
+    class Odd:
+        batch_size = "auto"
+
+        def __iter__(self):
+            return iter(batches())
+
+    callback, module = ThermometerCallback(interval=2), Module()
+    fit(module, callback, loader=Odd(), accumulate_grad_batches=2, max_epochs=2)
+    history, end = measure_plainly(steps=in_pairs())
+    assert callback.history == history
+    assert torch.equal(weights(module), end)
+
+
+def test_a_logger_that_fails_stops_nothing(tmp_path):
+    class Full(CSVLogger):
+        def log_metrics(self, metrics, step=None):
+            if "heatbath/trace" in metrics:
+                raise OSError("the disk is full")
+
+    callback = ThermometerCallback(interval=2)
+    with pytest.warns(RuntimeWarning, match="failed in on_train_batch_end: OSError: the disk is full") as told:
+        trainer = fit(Module(), callback, logger=Full(tmp_path), log_every_n_steps=1)
+    assert len([w for w in told if "disk" in str(w.message)]) == 1
+    assert trainer.global_step == 12
+    assert len(callback.history) == 6
+
+
 def test_an_interrupted_evaluation_leaves_nothing_behind():
     class Interrupted(Module):
         def validation_step(self, batch, batch_idx):

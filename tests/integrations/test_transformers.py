@@ -295,5 +295,110 @@ def test_an_interrupted_evaluation_leaves_nothing_behind(tmp_path):
 
 
 def test_events_come_from_a_trainer():
-    with pytest.raises(RuntimeError, match="a ThermometerCallback is called by a Trainer"):
+    with pytest.warns(RuntimeWarning, match="no Trainer of Transformers calls it"):
         ThermometerCallback().on_train_begin(None, None, None)
+
+
+@pytest.mark.parametrize("kind", [ArithmeticError, KeyboardInterrupt])
+def test_an_interrupted_training_is_let_go_at_once(tmp_path, kind):
+    class Interrupted(Trainer):
+        def evaluation_loop(self, *args, **kwargs):
+            raise kind
+
+    callback = ThermometerCallback(interval=1)
+    trainer = make_trainer(tmp_path, callback, trainer_class=Interrupted, eval_strategy="steps", eval_steps=3)
+    with pytest.raises(kind):
+        trainer.train()
+    assert not {"compute_loss", "_run_epoch", "_evaluate"} & vars(trainer).keys()
+    for batch in DataLoader(Samples(), BATCH_SIZE):
+        trainer.model(**batch)["loss"].backward()
+        trainer.optimizer.step()
+    assert callback.thermometer.step == 3
+    assert [reading["step"] for reading in callback.history] == [1, 2, 3]
+
+
+def uneven(batch_size, accumulation):
+    """The steps of one epoch in the Trainer: the last batch and the last step may be smaller."""
+    each = list(DataLoader(Samples(), batch_size))
+    return [each[i : i + accumulation] for i in range(0, len(each), accumulation)]
+
+
+@pytest.mark.parametrize(("batch_size", "accumulation"), [(8, 4), (10, 2), (8, 5), (7, 1)])
+def test_what_is_in_a_step_is_counted(tmp_path, batch_size, accumulation):
+    callback = ThermometerCallback(interval=1)
+    settings = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation}
+    trainer = train(tmp_path, callback, num_train_epochs=1, **settings)
+    history, end = measure_plainly(interval=1, steps=uneven(batch_size, accumulation), counts=True)
+    assert_close(callback.history, history, relative=1e-9)
+    torch.testing.assert_close(weights(trainer.model), end)
+
+
+def test_an_own_loader_and_a_batch_size_that_is_found_are_counted(tmp_path):
+    class OwnLoader(Trainer):
+        def get_train_dataloader(self):
+            return DataLoader(Samples(), 4)
+
+    class Greedy(Perceptron):
+        def forward(self, inputs, labels):
+            if len(inputs) > 4:
+                raise RuntimeError("CUDA out of memory.")
+            return super().forward(inputs, labels)
+
+    history = measure_plainly(interval=1, steps=uneven(4, 2), counts=True)[0]
+    for settings in ({"trainer_class": OwnLoader}, {"model": Greedy(), "auto_find_batch_size": True}):
+        callback = ThermometerCallback(interval=1)
+        train(tmp_path, callback, num_train_epochs=1, gradient_accumulation_steps=2, **settings)
+        assert_close(callback.history, history, relative=1e-9)
+
+
+def test_a_loss_that_is_no_tensor_stops_no_training(tmp_path):
+    class Boxed:
+        def __init__(self, loss):
+            self.loss = loss
+
+        def __truediv__(self, number):
+            return Boxed(self.loss / number)
+
+        def backward(self, **settings):
+            self.loss.backward(**settings)
+
+        def detach(self):
+            return self.loss.detach()
+
+        def __mul__(self, number):
+            raise TypeError("no number")
+
+    class Boxing(Trainer):
+        def compute_loss(self, *args, **kwargs):
+            return Boxed(super().compute_loss(*args, **kwargs))
+
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            boxed = self.compute_loss(model, inputs)
+            (boxed / self.current_gradient_accumulation_steps).backward()
+            return boxed.loss.detach()
+
+    callback = ThermometerCallback(interval=2)
+    trainer = train(tmp_path, callback, trainer_class=Boxing, gradient_accumulation_steps=2)
+    history, end = measure_plainly(steps=in_pairs())
+    assert [r["trace"] for r in callback.history] == [r["trace"] for r in history]
+    assert torch.equal(weights(trainer.model), end)
+
+
+def test_a_lost_reading_and_a_reporter_that_fails_stop_nothing(tmp_path):
+    lines = []
+
+    class Reporter(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            lines.append(logs)
+            raise OSError("the disk is full")
+
+    callback, model = ThermometerCallback(interval=1), Perceptron()
+    model.register_forward_hook(lambda *_: {"loss": _[2]["loss"] * (float("nan") if callback.thermometer.step else 1)})
+    settings = {"logging_strategy": "no", "num_train_epochs": 1, "model": model, "max_steps": 3}
+    with pytest.warns(RuntimeWarning) as told, pytest.raises(OSError, match="the disk is full"):
+        train(tmp_path, Reporter, callback, **settings)  # which raises at the Trainer's own last line
+    messages = [str(warning.message) for warning in told]
+    assert "the thermometer failed in on_step_end: OSError: the disk is full" in messages
+    assert any("there is no reading at step 2" in message for message in messages)
+    assert [set(reading) == {"step", "reason"} for reading in callback.history] == [False, True, True]
+    assert [any(key.startswith("heatbath") for key in line) for line in lines] == [True, False]

@@ -282,6 +282,35 @@ def test_models_of_several_arguments(kind, with_buffers):
     assert thermometer.trace == pytest.approx(2 * (one - two).square().sum().item(), rel=1e-9)
 
 
+@pytest.mark.parametrize("weighs_samples", [False, True])
+def test_micro_batches_of_several_sizes_are_unbiased(weighs_samples):
+    """At fixed weights, over many steps; the temperature is that of the variance of the step's gradient."""
+    model, (inputs, targets) = small_network(), batch(0, 200)
+    each = torch.stack([gradient(model, inputs[i : i + 1], targets[i : i + 1]) for i in range(200)])
+    exact = each.var(dim=0, correction=0).sum().item(), each.mean(dim=0).square().sum().item()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-12)
+    thermometer = Thermometer(model, optimizer, interval=1, decay=0.0)
+    generator, sizes, whole = torch.Generator().manual_seed(3), (6, 3, 1), []
+    for index in torch.randint(200, (700, 10), generator=generator):
+        optimizer.zero_grad()
+        for part in index.split(sizes):
+            loss = cross_entropy(model(inputs[part]), targets[part])
+            (loss * (len(part) / 10 if weighs_samples else 1 / 3)).backward()
+            thermometer.count(len(part), weighs_samples=weighs_samples)
+        whole.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        optimizer.step()
+    for key, value in zip(("trace", "gradient_norm_squared"), exact, strict=True):
+        values = np.array([reading[key] for reading in thermometer.history])
+        assert abs(values.mean() - value) < 4 * values.std() / math.sqrt(len(values)), key
+        assert values.std() / math.sqrt(len(values)) < 0.1 * value
+    spread = torch.stack(whole).var(dim=0).sum().item()
+    size = 10 if weighs_samples else 9 / (1 / 6 + 1 / 3 + 1)
+    assert spread == pytest.approx(exact[0] / size, rel=0.1)
+    temperatures = [reading["temperature"] for reading in thermometer.history]
+    noises = [1e-12 * max(reading["trace"], 0.0) / size / (2 * 57) for reading in thermometer.history]
+    assert temperatures == pytest.approx(noises, rel=1e-9)
+
+
 def test_readings_begin_anew_when_the_batch_size_becomes_known():
     """Micro-batches without a batch size give tr(S1)/C; the average must not mix it with tr(S1)."""
     model = small_network()

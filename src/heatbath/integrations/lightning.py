@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from heatbath.integrations.watch import Watch
+from heatbath.integrations.watch import Watch, guarded
 
 try:
     try:
@@ -52,23 +52,24 @@ class ThermometerCallback(Watch, pl.Callback):
         self._loss = loss
         super().__init__(**settings)
 
+    @guarded
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Attach to the optimizer, which is complete by now, and to the model as the strategy has wrapped it."""
         if len(trainer.optimizers) != 1:
             self._refuse(f"it needs one optimizer, the module has {len(trainer.optimizers)}")
             return
-        self._attach(
-            trainer.strategy.model or pl_module,
-            trainer.optimizers[0],
-            scaler=getattr(trainer.precision_plugin, "scaler", None),
-            batch_size=_batch_size(trainer),
-        )
+        model = trainer.strategy.model or pl_module
+        self._attach(model, trainer.optimizers[0], getattr(trainer.precision_plugin, "scaler", None))
 
+    @guarded
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Measure the noise of the batch if a reading is due and nothing else tells it."""
-        if not self._is_due or _has_parts(trainer):
+        """Measure the noise of the batch if a reading is due and nothing else tells it; else count its samples."""
+        if not self._is_due:
+            return
+        if _has_parts(trainer):
+            self._count(batch, divisor=trainer.accumulate_grad_batches)
             return
 
         def loss_of(part: Any) -> Tensor:
@@ -77,14 +78,15 @@ class ThermometerCallback(Watch, pl.Callback):
 
         self._observe(loss_of, batch)
 
+    @guarded
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:  # noqa: ARG002
         """Note the loss of a micro-batch or a rank."""
         if self._is_due and _has_parts(trainer):
             scaler = getattr(trainer.precision_plugin, "scaler", None)
             scale = 1.0 if scaler is None else scaler.get_scale()
-            whole = loss.detach() * (trainer.accumulate_grad_batches / scale)
-            self._note_loss(trainer.strategy.reduce(whole, reduce_op="mean"))
+            self._note_loss(loss, trainer.accumulate_grad_batches / scale)
 
+    @guarded
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Pass new readings on to the loggers."""
         for numbers in self._new_numbers():
@@ -136,10 +138,3 @@ def _without_side_effects(module: pl.LightningModule) -> Iterator[None]:
 def _has_parts(trainer: pl.Trainer) -> bool:
     """Whether a step has micro-batches or ranks, whose gradients tell the noise."""
     return trainer.world_size > 1 or trainer.accumulate_grad_batches > 1
-
-
-def _batch_size(trainer: pl.Trainer) -> int | None:
-    """The samples in a step, if the loader tells; those of half a step would be wrong by a factor."""
-    size = getattr(trainer.train_dataloader, "batch_size", None)
-    whole = None if size is None else size * trainer.accumulate_grad_batches * trainer.world_size
-    return whole if whole is not None and whole > 1 else None

@@ -6,6 +6,7 @@ trainer = Trainer(model, args, train_dataset=dataset, callbacks=[ThermometerCall
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import wraps
 from types import FrameType
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heatbath.integrations.watch import Watch
+from heatbath.integrations.watch import Watch, guarded
 from heatbath.laws import parse_law
 from heatbath.thermometry.batch_halves import batch_length
 
@@ -25,6 +26,8 @@ except ImportError as error:
     raise ImportError(message) from error
 
 __all__ = ["ThermometerCallback"]
+
+_PARTS_OF_A_TRAINING = ("_run_epoch", "_evaluate", "_finalize_training")  # all that comes after its beginning
 
 
 class ThermometerCallback(Watch, TrainerCallback, ExportableState):
@@ -63,11 +66,14 @@ class ThermometerCallback(Watch, TrainerCallback, ExportableState):
         doc="The state of the thermometer; what is written here is where the next training goes on.",
     )
 
+    @guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 (an event)
         """Attach to the optimizer and the model as the Trainer has prepared them."""
         self._let_go()
-        trainer: Any = _calling_trainer(self)
-        name = type(self).__name__
+        trainer, name = _calling_trainer(self), type(self).__name__
+        if trainer is None:
+            self._refuse("no Trainer of Transformers calls it")
+            return
         others = [c for c in trainer.callback_handler.callbacks if isinstance(c, ThermometerCallback)]
         if others[0] is not self:
             self._refuse(f"the Trainer has another {name} already, which reads")
@@ -75,23 +81,21 @@ class ThermometerCallback(Watch, TrainerCallback, ExportableState):
         saved = state.stateful_callbacks.setdefault(name, self.state())
         if state.global_step > 0 and isinstance(saved, dict):
             self.saved = saved["attributes"]["saved"]
-        self._attach(
-            trainer.model_wrapped,
-            trainer.optimizer,
-            scaler=trainer.accelerator.scaler,
-            batch_size=max(args.train_batch_size * args.gradient_accumulation_steps * args.world_size, 2),
-        )
+        self._attach(trainer.model_wrapped, trainer.optimizer, trainer.accelerator.scaler)
         self._trainer = trainer
-        self._watch_losses(trainer, has_parts=args.gradient_accumulation_steps > 1 or args.world_size > 1)
+        self._watch(trainer)
 
+    @guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 (an event)
         """Let the Trainer log new readings."""
         if self._trainer is None:
             return
         for numbers in self._new_numbers():
             logs = control.should_log  # which the Trainer takes back when it has logged
-            self._trainer.log(numbers)
-            control.should_log = logs
+            try:
+                self._trainer.log(numbers)
+            finally:
+                control.should_log = logs
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 (an event)
         """Let go of the optimizer; the readings stay."""
@@ -99,12 +103,12 @@ class ThermometerCallback(Watch, TrainerCallback, ExportableState):
 
     def _let_go(self) -> None:
         self._detach()
-        if self._trainer is not None:
-            vars(self._trainer).pop("compute_loss", None)
+        for name in ("compute_loss", *_PARTS_OF_A_TRAINING) if self._trainer is not None else ():
+            vars(self._trainer).pop(name, None)
         self._trainer = None
 
-    def _watch_losses(self, trainer: Trainer, has_parts: bool) -> None:
-        """See the batches that the Trainer computes the loss of: no event shows them."""
+    def _watch(self, trainer: Any) -> None:
+        """See the batches of losses, and a training that ends early: no event of the Trainer shows them."""
         compute_loss = trainer.compute_loss
 
         @wraps(compute_loss)
@@ -112,7 +116,11 @@ class ThermometerCallback(Watch, TrainerCallback, ExportableState):
             if not (self._is_due and model.training and torch.is_grad_enabled()):
                 return compute_loss(model, inputs, *args, **kwargs)
             items = kwargs.get("num_items_in_batch")
-            if not has_parts:
+            batches = trainer.current_gradient_accumulation_steps  # in this step, whose last one may be smaller
+            has_parts = batches > 1 or trainer.args.world_size > 1
+            if has_parts:
+                self._count(inputs, weighs_samples=items is not None)
+            else:
 
                 def loss_of(part: Any) -> Tensor:
                     share = batch_length(part) / batch_length(inputs)
@@ -122,21 +130,33 @@ class ThermometerCallback(Watch, TrainerCallback, ExportableState):
 
                 self._observe(loss_of, dict(inputs))
             output = compute_loss(model, inputs, *args, **kwargs)
-            if has_parts:
-                # Divided by the items of all micro-batches, it is a part of the mean.
-                count = 1 if items is None else trainer.args.gradient_accumulation_steps
-                self._note_loss(trainer.accelerator.reduce(_loss_in(output).detach() * count, "mean"))
+            if has_parts:  # divided by the items of all micro-batches, it is a part of the mean
+                self._note_loss(_loss_in(output), 1 if items is None else batches)
             return output
 
         vars(trainer)["compute_loss"] = watched
+        for name in _PARTS_OF_A_TRAINING:
+            if hasattr(trainer, name):
+                vars(trainer)[name] = self._until_it_raises(getattr(trainer, name))
+
+    def _until_it_raises(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except BaseException:
+                self._let_go()
+                raise
+
+        return call
 
 
 def _loss_in(output: Any) -> Any:
     """The loss in what `compute_loss` returns, which may have the model's outputs beside it."""
-    return output[0] if isinstance(output, tuple) else output
+    return output[0] if isinstance(output, tuple) and output else output
 
 
-def _calling_trainer(callback: ThermometerCallback) -> Trainer:
+def _calling_trainer(callback: ThermometerCallback) -> Any:
     """Find the Trainer that calls this callback: its events tell the model and the optimizer, but not the Trainer."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -144,4 +164,4 @@ def _calling_trainer(callback: ThermometerCallback) -> Trainer:
         if isinstance(owner, Trainer) and any(c is callback for c in owner.callback_handler.callbacks):
             return owner
         frame = frame.f_back
-    raise RuntimeError("a ThermometerCallback is called by a Trainer: Trainer(..., callbacks=[ThermometerCallback()])")
+    return None

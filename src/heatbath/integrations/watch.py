@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from heatbath.thermometry.logs import Reading
+from heatbath.thermometry.batch_halves import batch_length
+from heatbath.thermometry.logs import Reading, WarnOnce, one_line
 from heatbath.thermometry.thermometer import Thermometer
 
 _WATCHING: WeakKeyDictionary[Optimizer, Thermometer] = WeakKeyDictionary()
+Event = TypeVar("Event", bound=Callable[..., Any])
+
+
+def guarded(event: Event) -> Event:
+    """Let an event of a `Watch` warn where it raises."""
+
+    @wraps(event)
+    def call(self: Watch, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return event(self, *args, **kwargs)
+        except Exception as error:
+            self._warn(event.__name__, f"the thermometer failed in {event.__name__}: {one_line(error)}")
+
+    return cast("Event", call)
 
 
 class Watch:
@@ -30,6 +46,7 @@ class Watch:
         self._thermometer: Thermometer | None = None
         self._loaded: dict[str, Any] | None = None  # a state that came before its thermometer
         self._passed_on = 0  # readings that the loggers have
+        self._warn = WarnOnce()
 
     @property
     def thermometer(self) -> Thermometer | None:
@@ -49,15 +66,14 @@ class Watch:
         """Go on from this state when the next training begins."""
         self._loaded = state_dict or None
 
-    def _attach(self, model: nn.Module, optimizer: Any, **found: Any) -> None:
-        """Begin to measure, from a loaded state if there is one; the user's settings go before those found here."""
+    def _attach(self, model: nn.Module, optimizer: Any, scaler: Any) -> None:
+        """Begin to measure, from a loaded state if there is one."""
         self._detach()
         self._thermometer, loaded, self._loaded = None, self._loaded, None
-        settings = {key: value for key, value in found.items() if value is not None} | self._settings
         try:
-            self._thermometer = thermometer = Thermometer(model, optimizer, **settings)
+            self._thermometer = thermometer = Thermometer(model, optimizer, scaler=scaler, **self._settings)
         except Exception as error:
-            self._refuse(str(error))
+            self._refuse(one_line(error))
             return
         if (earlier := _WATCHING.get(thermometer.optimizer)) is not None:
             earlier.remove()  # of a training that ended in an exception, which no event of its host told
@@ -66,7 +82,7 @@ class Watch:
             if loaded is not None:
                 thermometer.load_state_dict(loaded)
         except Exception as error:
-            warnings.warn(f"the thermometer begins anew: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the thermometer begins anew: {one_line(error)}", RuntimeWarning, stacklevel=2)
         self._passed_on = len(thermometer.history)
 
     def _refuse(self, reason: str) -> None:
@@ -86,19 +102,30 @@ class Watch:
         return thermometer is not None and (thermometer.step + 1) % thermometer.interval == 0
 
     def _observe(self, loss_of_batch: Callable[[Any], Tensor], batch: Any) -> None:
-        """Measure the gradient noise of a batch if a reading is due."""
-        if self._thermometer is not None and self._is_due:
-            try:
-                self._thermometer.observe(loss_of_batch, batch)
-            except Exception as error:  # of a first call
-                self._thermometer.miss(error)
+        """Measure the gradient noise of the batch of the coming step."""
+        assert self._thermometer is not None
+        try:
+            self._thermometer.observe(loss_of_batch, batch)
+        except Exception as error:  # of a first call
+            self._thermometer.miss(error)
 
-    def _note_loss(self, loss: Tensor) -> None:
-        """Tell the mean loss of the coming step, where no batch is observed."""
-        if self._thermometer is not None:
-            self._thermometer.note_loss(loss)
+    def _count(self, batch: Any, divisor: int | None = None, weighs_samples: bool = False) -> None:
+        """Count the samples of a micro-batch of the coming step, of this rank."""
+        assert self._thermometer is not None
+        try:
+            size = batch_length(batch)
+        except Exception:  # of tensors that have no length
+            size = 0
+        self._thermometer.count(size, divisor, weighs_samples)
+
+    def _note_loss(self, loss: Any, factor: float) -> None:
+        """Tell the mean loss of the coming step, where no batch is observed; what is no number is none."""
+        assert self._thermometer is not None
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            self._thermometer.note_loss(loss.detach().reshape(()) * factor)
 
     def _new_numbers(self) -> list[dict[str, float]]:
-        """Return what the readings since the last call have to say to a logger."""
+        """Return what the readings since the last call have to say to a logger; a lost one has nothing."""
         fresh, self._passed_on = self.history[self._passed_on :], len(self.history)
-        return [{f"heatbath/{key}": x for key, x in reading.items() if isinstance(x, float)} for reading in fresh]
+        rows = [{f"heatbath/{key}": x for key, x in reading.items() if isinstance(x, float)} for reading in fresh]
+        return [row for row in rows if row]

@@ -1,9 +1,11 @@
 r"""The backward passes of one step: micro-batches of gradient accumulation and ranks of data parallelism.
 
-If a gradient is the mean of ``M`` gradients ``g_i`` of equal small batches, then (McCandlish et al. 2018, appendix A)
+Let a step's gradient be ``sum_i w_i g_i``, with gradients ``g_i`` of batches of ``n_i`` samples and weights ``w_i``
+that add up to one: ``1/M`` for the mean of ``M`` batches (McCandlish et al. 2018, appendix A). With
+``1/C = sum_i w_i^2/n_i``, the samples in the step if the batches are equal, and ``share = sum_i w_i^2``,
 
-    small = mean_i |g_i|^2 = |g|^2 + M tr(S1)/C,      whole = |mean_i g_i|^2 = |g|^2 + tr(S1)/C      on average, so
-    tr(S1)/C = (small - whole) / (M - 1),             |g|^2 = (M whole - small) / (M - 1)            are unbiased.
+    parts = sum_i |w_i g_i|^2 = share |g|^2 + tr(S1)/C,   whole = |sum_i w_i g_i|^2 = |g|^2 + tr(S1)/C   on average, so
+    |g|^2 = (whole - parts) / (1 - share),                tr(S1)/C = (parts - share whole) / (1 - share) are unbiased.
 
 The whole is looked at when a backward pass ends, before anybody clips it. With a metric ``P`` the same holds of
 ``tr(P S1)``, with squares weighted by ``P``: the one with which the step was taken, so the squares wait for it.
@@ -131,14 +133,14 @@ class GradientParts:
             self._has_grown, self.whole = False, self.squares_now()
 
 
-def compare_parts(squares: float, whole: float, count: float, scale: float) -> tuple[float, float]:
+def compare_parts(squares: float, whole: float, share: float, scale: float) -> tuple[float, float]:
     """Return ``tr(S1)/C`` and ``|g|^2`` from ``sum_i |h_i|^2``, where the step has ``sum_i h_i / scale``.
 
     Whether the losses of the micro-batches were divided by their number does not matter: if not, both numbers are
     those of the sum of losses that is then minimized.
     """
-    small = count * squares / scale**2
-    return (small - whole) / (count - 1), (count * whole - small) / (count - 1)
+    parts = squares / scale**2
+    return (parts - share * whole) / (1.0 - share), (whole - parts) / (1.0 - share)
 
 
 def squares_of(gradient: Tensor) -> Tensor:

@@ -46,7 +46,8 @@ class Readings:
         confidence: float,
     ) -> None:
         self._optimizer, self._rule, self._confidence = optimizer, rule, confidence
-        self._told_size, self._dataset_size, self.size = batch_size, dataset_size, batch_size
+        self._told_size, self._dataset_size = batch_size, dataset_size
+        self.size: float | None = batch_size
         self.trace, self.squared_gradient, self.drive, self.heat = (ExponentialAverage(decay) for _ in _KINDS)
         self.total = PairedAverage(decay)
         self.balance = Balance(len(optimizer.param_groups), window)

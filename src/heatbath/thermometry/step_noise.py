@@ -25,7 +25,7 @@ class NoiseSample(NamedTuple):
 
     rows: list[tuple[float, float]]  # tr(S1) (tr(S1)/C where C is not known) and |g|^2; empty if it tells nothing
     heats: list[float]  # tr(P S1), likewise, with the metric P of the step; empty also if it has none
-    size: int | None  # the samples C in the step, if they were counted
+    size: float | None  # the samples C in the step, if they were counted
     clipping: float  # the length of the gradient that the optimizer saw over that of the backward passes
     squares: list[float]  # the squared lengths of the gradients that the optimizer saw
     loss: float  # the mean over the ranks; nan if nobody told it
@@ -91,11 +91,18 @@ class StepNoise:
         self._rule = rule if isinstance(rule, AdamRule) else None  # in whose coordinates squares have to be weighed
         self._parts = GradientParts(self.groups, keeps_squares=self._rule is not None)
         self._halves: Halves | None = None
-        self._sizes: list[int] = []  # of the batches that it was called with
+        self._sizes: list[int] = []  # of the batches that were counted; 0 for one that does not tell
+        self._divisor: int | None = None  # by which each loss was divided, if not by the number of batches
+        self._weighs_samples = False  # all samples of the step weigh the same, not all batches
+
+    def count(self, size: int, divisor: int | None = None, weighs_samples: bool = False) -> None:
+        """Count the samples of a batch that goes into the step."""
+        self._sizes.append(size)
+        self._divisor, self._weighs_samples = divisor, weighs_samples
 
     def observe(self, loss_of_batch: LossOfBatch, batch: Any, checks_loss: bool) -> None:
         """Count a batch, and compare its halves unless ranks or an earlier call tell the noise."""
-        self._sizes.append(batch_length(batch))
+        self.count(batch_length(batch))
         if self._halves is not None or self._ranks.size > 1:
             return
         with self._parts.paused():
@@ -109,7 +116,7 @@ class StepNoise:
         self._parts.remove()
 
     def measure(
-        self, scale: float, multipliers: list[float], told_size: int | None, last_size: int | None
+        self, scale: float, multipliers: list[float], told_size: int | None, last_size: float | None
     ) -> NoiseSample:
         """Return the noise of the step that has been taken.
 
@@ -122,13 +129,17 @@ class StepNoise:
         has_changed = now != then
         sums, count = self._parts.gather()
         weighted = [] if self._rule is None or has_changed else self._parts.weighted(self._weigh)
-        # Of the batches that `observe` was called with, the last ones are in the step; others were skipped.
-        size: float = sum(self._sizes[-max(int(count), 1) :])
+        scale *= count / self._divisor if self._divisor and count else 1.0  # a last step of fewer batches
+        # Of the batches that were counted, the last ones are in the step; others were skipped.
+        sizes = self._sizes[-max(int(count), 1) :]
+        counted = [len(sizes), sum(sizes), sum(n * n for n in sizes), sum(1.0 / n if n else math.inf for n in sizes)]
         loss = math.nan if self.loss is None else float(self.loss)
         if self._ranks.size > 1:
-            count, size, loss, *both = self._ranks.add([count, size, loss, *sums, *weighted])
-            loss, sums, weighted = loss / self._ranks.size, both[: len(sums)], both[len(sums) :]
-        sample = NoiseSample([], [], int(size) or None, 1.0, seen, loss)
+            numbers = self._ranks.add([count, loss, *counted, *sums, *weighted])
+            count, loss, counted, both = numbers[0], numbers[1] / self._ranks.size, numbers[2:6], numbers[6:]
+            sums, weighted = both[: len(sums)], both[len(sums) :]
+        size, share = self._weights(*counted)
+        sample = NoiseSample([], [], size, 1.0, seen, loss)
         if has_changed:
             return sample._replace(reason="parameters have come or gone since the step before")
         after = [
@@ -145,17 +156,26 @@ class StepNoise:
             return sample._replace(reason="the step had one backward pass, and no batch was observed")
         if any(math.isnan(number) for number in (*sums, *before)):
             return sample._replace(reason="a parameter was met several times in one backward pass")
-        times, scale = told_size or sample.size or last_size or 1, self._ranks.size * scale
-        rows = [compare_parts(*pair, count, scale) for pair in zip(sums, before, strict=True)]
+        times, scale, share = told_size or size or last_size or 1, self._ranks.size * scale, share or 1.0 / count
+        rows = [compare_parts(*pair, share, scale) for pair in zip(sums, before, strict=True)]
         heats = [noise for noise, _ in rows]
         if self._rule is not None:
             # The whole as it was before: what the optimizer saw, less the multiplier and the clipping.
             shrinks = [sample.clipping * multiplier for multiplier in multipliers]
             wholes = add_up(self._weigh, self.groups, lambda p: None if p.grad is None else squares_of(p.grad))
             pairs = zip(weighted, wholes, shrinks, strict=True)
-            heats = [compare_parts(w, whole / c**2, count, scale)[0] for w, whole, c in pairs if c]
+            heats = [compare_parts(w, whole / c**2, share, scale)[0] for w, whole, c in pairs if c]
         rows = [(times * noise, squared) for noise, squared in rows]
         return sample._replace(rows=rows, heats=[times * heat for heat in heats] if len(heats) == len(rows) else [])
+
+    def _weights(self, batches: float, total: float, squares: float, inverses: float) -> tuple[float | None, float]:
+        """``C`` of `micro_batches`, None if a batch did not tell its size; and ``share``, 0 if batches weigh alike."""
+        if not batches or math.isinf(inverses):
+            return None, 0.0
+        if self._weighs_samples:
+            return int(total), squares / total**2
+        are_equal = math.isclose(total * inverses, batches**2)
+        return int(total) if are_equal else batches**2 / inverses, 0.0
 
     def _from_halves(self, sample: NoiseSample, halves: Halves) -> NoiseSample:
         rows = [(float(trace), float(squared)) for trace, squared in halves.rows]

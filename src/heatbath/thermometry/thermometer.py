@@ -57,7 +57,8 @@ class Thermometer:
 
     Where the model and its batches are of other kinds, ``observe(loss_of_batch, batch)`` takes any function of a batch.
     With gradient accumulation, or with `DistributedDataParallel`, the line is not needed: the gradients of the
-    micro-batches and of the ranks are compared as they come, with no extra pass (micro-batches must be of equal size).
+    micro-batches and of the ranks are compared as they come, with no extra pass. They count as of equal size unless
+    `observe` or `count` is called for each.
     Every backward pass into the gradients of the step then counts as a micro-batch: where a loss is taken in several
     passes, keep the line. Otherwise `observe` costs the passes of two half-batches, and what it sees is the noise.
     Without either, ``temperature`` stays ``nan`` and the other thermometers work.
@@ -154,10 +155,7 @@ class Thermometer:
 
     @property
     def temperature(self) -> float | None:
-        """The temperature by the formula, a mean over the parameters; ``nan`` before the first reading of the noise.
-
-        None where the optimizer's step is not known: `reason` says why.
-        """
+        """The temperature by the formula, a mean over parameters; ``nan`` before the first, None with a `reason`."""
         return None if self.reason else self._latest("temperature")
 
     @property
@@ -265,6 +263,14 @@ class Thermometer:
         if self._coming is not None:
             self._coming.loss = torch.as_tensor(loss).detach()
 
+    def count(self, size: int, divisor: int | None = None, weighs_samples: bool = False) -> None:
+        """Tell the samples of a micro-batch of the coming step, where `observe` is not called; 0 if they are not known.
+
+        Its loss is divided by ``divisor``, by default the number of micro-batches; or all samples weigh the same.
+        """
+        if self._coming is not None:
+            self._coming.count(size, divisor, weighs_samples)
+
     def remove(self) -> None:
         """Detach from the optimizer; the readings stay."""
         self._hook.remove()
@@ -272,14 +278,7 @@ class Thermometer:
         self._has_begun = True  # nothing is left to check
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the temperatures over the steps, or the noise scale where the step has none; return Matplotlib's axes.
-
-        Args:
-            ax: the axes to draw on; new ones by default.
-
-        Raises:
-            ModuleNotFoundError: Matplotlib is not installed.
-        """
+        """Draw the temperatures over the steps, or the noise scale where there are none; return Matplotlib's axes."""
         # By its name: pictures are made in a room that imports this one.
         plots = import_module("heatbath.report.plots.measurements")
         return (plots.plot_noise_scale if self.reason else plots.plot_temperatures)(self.history, ax)
@@ -375,7 +374,8 @@ class Thermometer:
         if sample.clipping != 1.0:
             self._warn(
                 "clipping",
-                f"the optimizer got gradients {sample.clipping:.3g} times those of the backward passes (clipped?): "
+                f"the optimizer got gradients {sample.clipping:.3g} times those of the backward passes (clipped, or a "
+                "last step of fewer micro-batches?): "
                 "trace and noise scale are those before, the temperature that of a rate smaller by this factor; "
                 "gradients of a GradScaler need Thermometer(..., scaler=...)",
             )
