@@ -36,6 +36,7 @@ from heatbath.engine.batched_task import BatchedTask, reason_against_batching
 from heatbath.engine.planning import cpu_workers, plan_stacks
 from heatbath.engine.precision import arithmetic
 from heatbath.engine.task_replica import TaskReplica, split_task
+from heatbath.system.machine import available_cores
 
 REPLICAS = {"mlp": 200, "gpt": 64, "resnet": 4}
 BATCH = {"mlp": 128, "gpt": 32, "resnet": 128}
@@ -149,7 +150,7 @@ class PlainLoop:
 
 def on_cpu(name: str, rounds: int) -> dict[str, Any]:
     """With the processes and threads that the engine uses, all of them at work while one is timed."""
-    steps, cores = STEPS[name], torch.get_num_threads()
+    steps, cores = STEPS[name], available_cores()
     task = make_task(name, steps)
     processes, threads = cpu_workers(config(task, name, 0), cores)
     loop = PlainLoop(task, BATCH[name], torch.device("cpu"))
@@ -264,7 +265,7 @@ def main() -> None:
     parser.add_argument("--json", help="also write the rows here")
     arguments = parser.parse_args()
     cuda = arguments.device == "cuda"
-    machine = torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} cores"
+    machine = torch.cuda.get_device_name() if cuda else f"CPU, {available_cores()} cores"
     print(f"torch {torch.__version__}, {machine}")
     rows = []
     for name in arguments.models:

@@ -19,6 +19,9 @@ from heatbath.laws import Law, Numbers, parse_law
 
 _WORD = 2**64
 _GOLDEN = 0x9E3779B97F4A7C15
+MIXER = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)
+"""The first rounds of the mixer: ``z ^ (z >> shift)``, times a factor. The last one shifts by 31."""
+
 _BLOCK = 512
 
 
@@ -126,8 +129,8 @@ def random_bits(key: Any, gamma: Any, step: Any) -> Any:
     NumPy arrays or tensors of int64, of shapes that broadcast, so that many sequences are had at once.
     """
     z = step * gamma + key
-    z = (z ^ _shift_right(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shift_right(z, 27)) * _signed(0x94D049BB133111EB)
+    for shift, factor in MIXER:
+        z = (z ^ _shift_right(z, shift)) * _signed(factor)
     return _shift_right(z ^ _shift_right(z, 31), 12)
 
 

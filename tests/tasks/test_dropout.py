@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from heatbath.draws import Stream, orbits
-from heatbath.tasks.dropout import SeededDropout, dropout_orbits
+from heatbath.draws import Stream, orbits, random_bits
+from heatbath.tasks.dropout import SeededDropout, bits_reach, dropout_orbits
 
 
 def orbit_of(seed):
@@ -135,3 +135,12 @@ def test_orbits_are_those_of_the_streams():
         for call in range(2):
             assert (int(starts[row, call]), int(increments[row, call])) == orbit_of(seed)(call)
     assert dropout_orbits([3, 8], 0)[0].shape == (2, 0)
+
+
+@pytest.mark.parametrize("count", [1, 2**14, 2**14 + 1, 50_000])
+@pytest.mark.parametrize("least", [0, 1, 2**51, 2**52 - 1, 2**52])
+def test_pieces_in_the_cache_have_the_bits_of_all_at_once(count, least):
+    for seed, first in ((0, 0), (7, 2**36 * 12_345), (2**64 - 1, 2**62 - count)):
+        key, gamma = orbit_of(seed)(3)
+        expected = random_bits(key, gamma, torch.arange(count) + first) >= least
+        assert torch.equal(torch.from_numpy(bits_reach(least, key, gamma, first, count)), expected)

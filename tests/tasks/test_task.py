@@ -68,6 +68,10 @@ def tokens():
     return nn.Sequential(nn.Embedding(4, 4), nn.Flatten())
 
 
+def line():
+    return nn.Linear(3, 1)
+
+
 def task(**changes):
     given = {"model": perceptron, "train": (X, Y), "test": (X[:8], Y[:8]), **changes}
     return hb.Task(given.pop("model"), given.pop("train"), given.pop("test"), **given)
@@ -206,6 +210,31 @@ def test_data_that_does_not_fit_into_the_memory_is_refused(monkeypatch):
             {"model": tokens, "train": (Y[:, None], Y), "test": (torch.arange(40)[:, None], Y)},
             ValueError,
             "the model, on the test samples of the least and the greatest numbers, of task tokens fails: IndexError",
+        ),
+        (
+            {"train": (Y, X), "test": (Y[:8], X[:8])},
+            ValueError,
+            r"swapped: its model takes the targets, \(3, 8, 8\) float32 for a sample, and not the inputs, \(\) int64",
+        ),
+        (
+            {
+                "model": line,
+                "loss": "mse",
+                "train": (X[:, 0, 0, 0], X[:, :, 0, 0]),
+                "test": (X[:, 0, 0, 0], X[:, :, 0, 0]),
+            },
+            ValueError,
+            "task line seems to have its inputs and targets swapped",
+        ),
+        (
+            {
+                "model": line,
+                "loss": "mse",
+                "train": (X[:, :, 0, 0], X[:, 0, 0, 0]),
+                "test": (X[:, :, 0, 0], X[:, 0, 0, 0]),
+            },
+            ValueError,
+            "metric accuracy of task line fails: ValueError: targets are fractions, where integer labels are needed",
         ),
         ({"train": fails}, ValueError, "train: its function fails: OSError: no disk$"),
     ],

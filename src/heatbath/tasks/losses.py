@@ -78,11 +78,13 @@ def _counted(targets: Tensor) -> Tensor:
 
 
 def class_scores(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return scores of shape (targets, classes) and targets of shape (targets,), or raise ValueError.
+    """Return scores of shape (targets, classes) and integer targets of shape (targets,), or raise ValueError.
 
     Classes are the last dimension of the outputs, as in a language model, or else the second, as in torch's cross
     entropy.
     """
+    if targets.is_floating_point():
+        raise ValueError("targets are fractions, where integer labels are needed")
     if outputs.shape[:-1] == targets.shape:
         return outputs.flatten(0, -2), targets.flatten()
     if outputs.ndim > 2 and (outputs.shape[0], *outputs.shape[2:]) == tuple(targets.shape):

@@ -54,10 +54,11 @@ def check_batches(task: Task, samples: int, batch_size: int) -> None:
 
 
 def _probe(task: Task) -> Probe:
-    for name, part in (("train", task.train), ("test", task.test)):
-        _check_targets(task, part.targets, name)
     model, same_start = _check_model(task)
     batch = task.train.at(torch.arange(min(_BATCH, len(task.train))))
+    _check_order(task, model, batch)
+    for name, part in (("train", task.train), ("test", task.test)):
+        _check_targets(task, part.targets, name)
     found = _check_step(task, model, _augment(task, batch.inputs), batch.targets, same_start)
     model.eval()
     with torch.no_grad(), seeded(0):
@@ -81,6 +82,27 @@ def _try(task: Task, what: str, function: Callable[..., Any], *arguments: Any) -
         raise ValueError(
             f"task {task.name}: {error}" if own else failure(f"{what} of task {task.name}", error)
         ) from error
+
+
+def _check_order(task: Task, model: nn.Module, batch: Samples) -> None:
+    """Refuse data in which targets come first: the model fails on what should be inputs, and takes the targets."""
+    model.eval()
+    if _takes(model, batch.inputs) or not _takes(model, batch.targets):
+        return
+    inputs, targets = (f"{tuple(one.shape[1:])} {kind(one)}" for one in (batch.inputs, batch.targets))
+    raise ValueError(
+        f"task {task.name} seems to have its inputs and targets swapped: its model takes the targets, {targets} for a "
+        f"sample, and not the inputs, {inputs}; give train and test as (inputs, targets)"
+    )
+
+
+def _takes(model: nn.Module, inputs: Tensor) -> bool:
+    try:
+        with torch.no_grad(), seeded(0):
+            model(inputs)
+    except Exception:
+        return False
+    return True
 
 
 def _check_targets(task: Task, targets: Tensor, name: str) -> None:
