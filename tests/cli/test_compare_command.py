@@ -98,6 +98,15 @@ def test_gate(heatbath, tmp_path, table, new, options, status, words):
     assert found == status == json.loads(out)["status"]
 
 
+def test_new_runs_that_all_diverged_do_not_pass_a_gate(heatbath, tmp_path, table):
+    made = ("compare", table, "--by", "opt", "--metric", "acc", "--margin", "0.5", "--export", "verdict.json")
+    assert heatbath(*made)[0] == 0
+    (tmp_path / "new.csv").write_text("seed,acc\n" + "".join(f"{seed},\n" for seed in range(8)))
+    status, out, err = heatbath("gate", "verdict.json", "new.csv")
+    assert (status, err) == (3, "")
+    assert out.startswith("Undecided: no number in 8 of 16 values")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -57,6 +57,7 @@ def test_a_race_on_a_task_of_ones_own(heatbath, tmp_path):
         ((*RACE, "--set", "seed=1"), "--set must be KEY=VALUE"),
         ((*RACE, "--budget", "soon"), "budget must be a number of runs or a time such as '30 min', got 'soon'"),
         ((*RACE, "--margin", "-1"), "margin must be a positive finite number, got -1.0"),
+        ((*RACE, "--looks", "5,20", "--max-seeds", 10), "looks must not go beyond max_seeds = 10, got (5, 20)"),
         ((*RACE, "--looks", "9,3"), "looks must be rising numbers of seeds"),
     ],
 )

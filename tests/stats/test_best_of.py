@@ -66,5 +66,6 @@ def test_the_best_is_rarely_missed(means):
 def test_what_has_no_test_leaves_all_open():
     found = hb.compare({"a": [1.0, 2.0], "b": [1.0, float("nan")], "c": [0.0, 0.5]}, against="best")
     assert set(found.candidates) == {"a", "b", "c"}
+    assert "B has no number in 1 of 2 values" in str(found)
     with pytest.raises(ValueError, match="against='best' takes one metric, and no planned looks"):
         hb.compare(groups(0.0, 1.0), against="best", looks=(5, 10))

@@ -12,7 +12,7 @@ from scipy import stats
 
 import heatbath as hb
 from heatbath.runs.configs import RunConfig
-from heatbath.runs.records import Record
+from heatbath.runs.records import Epoch, Record
 from measured import an_epoch
 from samples import LEFT, RIGHT, check_rate_at_most, normals, standardized
 
@@ -178,6 +178,46 @@ def test_diverged_and_unfinished_runs_are_told():
     assert running.verdict == "worse"
 
 
+@pytest.mark.parametrize("looks", [None, (5, 10)])
+def test_a_group_that_diverged_wholly_never_looks_sound(looks):
+    found = hb.compare([math.nan] * 5, [0.9, 0.91, 0.92, 0.93, 0.94], margin=0.1, diverged="worst", looks=looks)
+    assert found.verdict == "undecided"
+    assert "A has no number in 5 of 5 values" in found.sentence
+    counted = hb.compare([math.nan] * 5, [0.9, 0.91, 0.92, 0.93, 0.94], margin=0.1, diverged=0.1, looks=looks)
+    assert counted.verdict == "worse"
+
+
+def test_a_difference_as_large_as_the_margin_names_no_seeds_and_says_why():
+    found = hb.compare(standardized(8) + 1.0, standardized(8), margin=1.0)
+    assert (found.verdict, found.seeds_needed) == ("undecided", None)
+    assert "no number of seeds would decide it if the difference is as large as the margin" in found.sentence
+    better = hb.compare(standardized(80) + 1.0, standardized(80), margin=1.0)
+    assert "no number of seeds would decide it if the difference is as large as the margin" in better.sentence
+    same = hb.compare(standardized(8), standardized(8))
+    assert "no number of seeds would decide it if the means are equal" in same.sentence
+
+
+def test_metrics_that_were_not_measured_are_refused_and_named():
+    runs = [record(seed, value) for seed, value in A.items()]
+    for metric in ("validation_accuracy", "best_validation_loss", "chosen_test_accuracy"):
+        with pytest.raises(ValueError, match=f"unknown metric '{metric}': choose one of rate, train_loss"):
+            hb.compare(runs, runs[:6], metric=metric)
+
+
+def test_a_metric_may_be_called_the_best():
+    def own(seed):
+        return Record(RunConfig(epochs=1, seed=seed), "finished", (Epoch(0.1, {"best_f1": 0.5 + 0.1 * seed}),))
+
+    assert hb.compare([own(0), own(1)], [own(2), own(4)], metric="best_f1").difference == pytest.approx(-0.25)
+
+
+def test_seeds_of_numpy_are_written_as_numbers():
+    found = hb.compare({np.int64(seed): value for seed, value in A.items()}, B)
+    assert json.loads(json.dumps(found.to_dict()))["groups"][0]["seeds"] == list(A)
+    columns = pandas.DataFrame({0: list(A.values()), "seed": list(A)})
+    assert hb.compare(columns, columns, metric="0").difference == 0.0
+
+
 def test_pairs_where_seeds_match():
     fewer = {seed: A[seed] for seed in range(8)}
     assert hb.compare(fewer, B).notes == ("seeds of one group alone are left out: 4 of B",)
@@ -235,6 +275,9 @@ def test_nothing_is_decided_where_there_is_no_test(a, b, words):
         ({"metric": 5}, ValueError, "metric must be a name or several different ones, got 5"),
         ({"history": "/nonexistent/looks.json"}, FileNotFoundError, "there is no folder /nonexistent for the record"),
         ({"metric": []}, ValueError, r"metric must be a name or several different ones, got \[\]"),
+        ({"metric": ["x", "y"]}, ValueError, "several metrics need data frames or records"),
+        ({"diverged": None}, ValueError, "diverged must be tell, exclude, worst or a number, got None"),
+        ({"diverged": True}, ValueError, "diverged must be tell, exclude, worst or a number, got True"),
         ({"diverged": "drop"}, ValueError, "diverged must be tell, exclude, worst or a number, got 'drop'"),
         ({"diverged": math.nan, "a": [math.nan, 1.0]}, ValueError, "or a finite number, got nan"),
         ({"paired": True}, ValueError, "as many values of A as of B: got 5 and 6"),

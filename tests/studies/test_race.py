@@ -84,9 +84,28 @@ def test_beaten_arms_stop():
 
 def test_diverged_arms_lose():
     arms = {"sane": RunConfig(lr=0.01, epochs=1), "mad": RunConfig(lr=2.0, epochs=1)}
-    found = race(arms, train=Laboratory({0.01: 0.9, 2.0: 0.9}))
+    found = race(arms, train=Laboratory({0.01: 0.9, 2.0: 0.9}), max_seeds=5)
     assert found.best == ("sane",)
-    assert "runs of mad diverged and count as 0.8" in found.comparisons[0].sentence
+    assert "mad has no number for seeds 0, 1, 2, 3, 4" in found.comparisons[0].sentence
+
+
+@pytest.mark.parametrize("diverged", ["worst", "exclude", "tell"])
+def test_an_arm_that_diverged_wholly_loses_whatever_the_margin(tmp_path, diverged):
+    arms = {"sane": RunConfig(lr=0.01, epochs=1), "mad": RunConfig(lr=2.0, epochs=1)}
+    found = race(arms, margin=0.5, diverged=diverged, train=Laboratory({0.01: 0.9, 2.0: 0.9}))
+    assert (found.best, found.lost, found.seeds) == (("sane",), ("mad",), {"sane": 5, "mad": 5})
+    assert found.sentence == "sane is the best of 2 (10 runs instead of 80). All runs of mad diverged."
+    assert "equal" not in {one.verdict for one in found.comparisons}
+    assert json.loads(json.dumps(found.to_dict()))["diverged"] == ["mad"]
+    assert "All runs of mad diverged" in found.write_page(tmp_path).read_text()
+
+
+def test_a_race_of_diverged_arms_has_no_best():
+    arms = {"mad": RunConfig(lr=2.0, epochs=1), "madder": RunConfig(lr=3.0, epochs=1)}
+    found = race(arms, margin=0.5, train=Laboratory({2.0: 0.9, 3.0: 0.9}))
+    assert (found.best, found.runs) == ((), 10)
+    assert found.sentence.startswith("There is no best of 2 (10 runs")
+    assert race(arms, diverged=0.1, max_seeds=5, train=Laboratory({2.0: 0.9, 3.0: 0.9})).best == ("mad", "madder")
 
 
 @pytest.mark.parametrize("difference", [0.0, 0.012])

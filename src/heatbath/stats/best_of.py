@@ -105,8 +105,9 @@ def find_best(tests: Sequence[Comparison], level: float) -> BestOf:
     if [one.verdict for one in members].count("not the best") == len(members) - 1:
         members = [one if one.verdict == "not the best" else one._replace(verdict="best") for one in members]
     members.sort(key=lambda one: one.mean, reverse=not first.lower_is_better)
-    notes = tuple(dict.fromkeys(note for test in tests for note in test.notes))
-    return BestOf(tuple(members), level, first.metric, first.margin, notes)
+    notes = dict.fromkeys(note for test in tests for note in test.notes)
+    notes |= dict.fromkeys(wording.lacks_numbers(s) for test in tests for s in (test.a, test.b) if s.broken)
+    return BestOf(tuple(members), level, first.metric, first.margin, tuple(notes))
 
 
 def _lead(test: Comparison, turned: bool) -> tuple[float, float, float]:

@@ -90,7 +90,8 @@ def compare(
         names: of two groups, in words.
         paired: False forbids pairs. True asks for them, by place where there are no seeds.
         diverged: what to do with values that are no numbers: ``"tell"`` (nothing is decided), ``"exclude"``,
-            ``"worst"`` (they count as the worst number of all groups), or a number that they count as.
+            ``"worst"`` (they count as the worst number of all groups), or a number that they count as. Of a group
+            without a single number nothing is decided, unless they count as a number.
         lower_is_better: by default, whether the metric is called a loss or an error.
         power: the chance to decide with ``seeds_needed``.
         looks: the planned numbers of seeds, such as (5, 10, 20, 40), for data that grow: the same call may be repeated
@@ -126,6 +127,8 @@ def compare(
     with recorded_looks(None if history is None else Path(history)) as take_look:
         for one in metrics:
             read = [read_sample(name, source, one) for name, source in sources.items()]
+            if len(metrics) > 1 and not all(sample.metric for sample in read):
+                raise ValueError("several metrics need data frames or records: plain numbers are of one metric")
             label = one or read[0].metric
             lower = is_lower_better(label) if lower_is_better is None else lower_is_better
             groups = dict(zip(sources, treat_diverged(read, at_once, lower_is_better=lower), strict=True))

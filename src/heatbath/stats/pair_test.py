@@ -83,13 +83,18 @@ class PairTest:
         """Whether geometric means are compared by their ratio, and not means by their difference."""
         return isinstance(self.margin, Factor)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether more seeds could decide something: the margin, or without one the sign."""
+        return self.verdict == "undecided" or not (self.margin is None or self.verdict == "equal" or self.is_beyond)
+
     @cached_property
     def seeds_needed(self) -> SeedsNeeded | None:
         """How many seeds per group would decide what is open: the margin, or without one the sign; None if nothing is.
 
         None as well where nobody can say: without a spread, or with a difference just as large as the margin.
         """
-        if self.verdict == "equal" or self.is_beyond or (self.margin is None and self.verdict != "undecided"):
+        if not self.is_open:
             return None
         claim, error = self._above, 0.5 * self.error
         if self.margin is not None and abs(self._scaled(self.difference)) <= self._scaled(self.margin):

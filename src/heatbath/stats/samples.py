@@ -16,6 +16,7 @@ from heatbath.stats.t_tests import Floats
 
 DEFAULT_METRIC = "test_accuracy"  # of records
 _LOWER = ("loss", "error", "err", "perplexity", "nll", "mse", "rmse", "mae", "seconds", "time")
+_CHOSEN = "chosen_test_accuracy"
 _DERIVED = ("final", "best", "tail")  # what the methods of a record take of a curve
 
 
@@ -76,9 +77,11 @@ def read_sample(name: str, source: Any, metric: str | None = None) -> Sample:
 def treat_diverged(samples: Sequence[Sample], treatment: str | float, *, lower_is_better: bool) -> list[Sample]:
     """Return the groups with their values that are no numbers kept (``"tell"``), left out (``"exclude"``) or replaced.
 
-    What replaces them is a number, or for ``"worst"`` the worst one of all groups.
+    What replaces them is a number, or for ``"worst"`` the worst one of all groups. A group without a single number has
+    no worst one to count: it keeps none, so that nothing is decided of it.
     """
-    if isinstance(treatment, str) and treatment not in ("tell", "exclude", "worst"):
+    is_number = isinstance(treatment, int | float) and not isinstance(treatment, bool)
+    if not is_number and treatment not in ("tell", "exclude", "worst"):
         raise ValueError(f"diverged must be tell, exclude, worst or a number, got {treatment!r}")
     if treatment == "tell" or not any(sample.broken for sample in samples):
         return list(samples)
@@ -91,7 +94,8 @@ def treat_diverged(samples: Sequence[Sample], treatment: str | float, *, lower_i
         treatment = float(known.max() if lower_is_better else known.min())
     if not math.isfinite(treatment):
         raise ValueError(f"diverged must be tell, exclude, worst or a finite number, got {treatment!r}")
-    return [_replace_broken(sample, float(treatment)) for sample in samples]
+    lost = [len(sample.broken) == len(sample.values) and not is_number for sample in samples]
+    return [s if is_lost else _replace_broken(s, float(treatment)) for s, is_lost in zip(samples, lost, strict=True)]
 
 
 def _replace_broken(sample: Sample, worst: float | None) -> Sample:
@@ -128,7 +132,7 @@ def pair(a: Sample, b: Sample, paired: bool | None = None) -> tuple[Sample, Samp
     if paired and len(common) < 2:
         raise ValueError(f"{a.name} and {b.name} have {len(common)} seeds in common; pairs need two or more")
     if paired is None and 2 * len(common) < max(len(a.seeds), len(b.seeds)):
-        some = f"only {len(common)} seeds" if common else "no seed"
+        some = f"only {len(common)} seed{'s' * (len(common) > 1)}" if common else "no seed"
         return a, b, False, (*notes, f"{a.name} and {b.name} have {some} in common")
     left_out = [f"{len(s.values) - len(common)} of {s.name}" for s in (a, b) if len(s.values) > len(common)]
     note = f"seeds of one group alone are left out: {' and '.join(left_out)}"
@@ -163,7 +167,7 @@ def finite(value: float) -> float | None:
 
 
 def _read_frame(name: str, frame: Any, metric: str | None) -> Sample:
-    columns = [str(column) for column in frame.columns]
+    columns = {str(column): column for column in frame.columns}
     if metric is None:
         others = [column for column in columns if column != "seed"]
         if len(others) != 1:
@@ -171,7 +175,8 @@ def _read_frame(name: str, frame: Any, metric: str | None) -> Sample:
         metric = others[0]
     if metric not in columns:
         raise ValueError(f"group {name} has no column {metric!r}: choose one of {', '.join(columns)}")
-    sample = _checked(name, list(frame[metric]), list(frame["seed"]) if "seed" in columns else None)
+    seeds = list(frame[columns["seed"]]) if "seed" in columns else None
+    sample = _checked(name, list(frame[columns[metric]]), seeds)
     return replace(sample, metric=metric)
 
 
@@ -185,12 +190,18 @@ def _read_records(name: str, records: Sequence[Any], metric: str) -> Sample:
     ended = [record for record in records if record.status in ("finished", "diverged")]
     notes = f"{len(records) - len(ended)} of {len(records)} runs of {name} have not ended and are left out"
     ended.sort(key=lambda record: record.config.seed)
-    try:
-        values = [_of_record(record, metric) for record in ended]
-    except ValueError:
-        known = dict.fromkeys(curve for record in ended for curve in record.curves)
+    known = dict.fromkeys(curve for record in ended for curve in record.curves)
+    derived, _, curve = metric.partition("_")
+    how, curve = ("final", metric) if metric in known or derived not in _DERIVED else (derived, curve)
+    needed = "validation_accuracy" if metric == _CHOSEN else curve
+    if needed not in known and any(record.epochs for record in ended):
         choice = f"choose one of {', '.join(known)}, or best_ or tail_ with one of them"
-        raise ValueError(f"unknown metric {metric!r}: {choice}") from None
+        raise ValueError(f"unknown metric {metric!r}: {choice}")
+    # The curves of a diverged run end before they are no numbers.
+    values = [
+        None if r.status == "diverged" else r.chosen_test_accuracy if metric == _CHOSEN else getattr(r, how)(curve)
+        for r in ended
+    ]
     return replace(
         _checked(name, values, [record.config.seed for record in ended]),
         metric=metric,
@@ -205,15 +216,6 @@ def _numbers(record: Any) -> list[Any]:
     return [(epoch.rate, sorted(epoch.metrics.items())) for epoch in record.epochs]
 
 
-def _of_record(record: Any, metric: str) -> float | None:
-    if metric == "chosen_test_accuracy":
-        value = record.chosen_test_accuracy
-    else:
-        derived, _, curve = metric.partition("_")
-        value = getattr(record, derived)(curve) if derived in _DERIVED else record.final(metric)
-    return math.nan if record.status == "diverged" else value  # its curves end before they are no numbers
-
-
 def _checked(name: str, values: Iterable[Any], seeds: Sequence[Any] | None) -> Sample:
     """Return the group, in the order of its seeds: numbers by their size, others by their text."""
     numbers = [math.nan if value is None else value for value in values]
@@ -226,6 +228,7 @@ def _checked(name: str, values: Iterable[Any], seeds: Sequence[Any] | None) -> S
     if len(set(seeds)) != len(seeds):
         twice = next(seed for seed, count in Counter(seeds).items() if count > 1)
         raise ValueError(f"group {name} has seed {twice} more than once")
+    seeds = [seed.item() if isinstance(seed, np.generic) else seed for seed in seeds]
     sample = replace(sample, seeds=tuple(seeds))
     keys = [(0, seed, "") if isinstance(seed, Real) else (1, 0, str(seed)) for seed in seeds]
     order = sorted(range(len(seeds)), key=keys.__getitem__)

@@ -180,12 +180,13 @@ def best(few: Sequence[str], near: Sequence[str], groups: int, level: float, wit
     return f"The best of {groups} is one of {', '.join(few)} {wrong}.{close}"
 
 
-def race(first: Sequence[str], arms: int, equal: bool, ended: str, runs: int, planned: int) -> str:
-    """Return which arms won a race, whether they are known to be equal, why it ended, and what it took."""
+def race(first: Sequence[str], lost: Sequence[str], arms: int, equal: bool, ended: str, runs: int, planned: int) -> str:
+    """Return which arms won a race, whether they are known to be equal, which lost all runs, why it ended, its cost."""
     names, cost = " and ".join(first), f"{runs} runs{f' instead of {planned}' if runs < planned else ''}"
     many = f"{names} are equal and the best of" if equal else f"Undecided between {names}, of"
-    won = f"{names} is the best of" if len(first) == 1 else many
-    return f"{won} {arms} ({_RACES[ended]}{cost})."
+    won = f"{names} is the best of" if len(first) == 1 else many if first else "There is no best of"
+    told = f" All runs of {' and '.join(lost)} diverged." if lost else ""
+    return f"{won} {arms} ({_RACES[ended]}{cost}).{told}"
 
 
 def gate(answer: str, verdict: Verdict, baseline: str, metric: str, allowed: float) -> str:
@@ -207,6 +208,9 @@ def _decision(test: PairTest) -> str:
         words.append(beyond if test.is_beyond else f"equal within {bound} is not decided")
     if test.seeds_needed is not None:
         words.append(f"{seeds(test.seeds_needed)} would decide it with power {test.power:g}")
+    elif test.is_open:
+        reason = "the means are equal" if test.margin is None else "the difference is as large as the margin"
+        words.append(f"no number of seeds would decide it if {reason}, as it seems")
     return "; ".join(words)
 
 
@@ -233,19 +237,23 @@ def _no_test(test: PairTest) -> str:
     """Why there is no test."""
     if test.above.obstacle != "broken":
         return evidence(test.above)
-    groups = [f"{s.name} has no number {_where(s)}" for s in (test.a, test.b) if s.broken]
+    broken = [s for s in (test.a, test.b) if s.broken]
+    groups = list(map(lacks_numbers, broken))
     if not groups:
         return "a relative margin needs positive values"
+    if any(len(s.broken) == len(s.values) for s in broken):  # which counts as nothing, whatever is done with the others
+        return f"{' and '.join(groups)} (diverged or missing)"
     advice = "diverged='exclude' leaves such runs out, diverged='worst' counts them as the worst"
     return f"{' and '.join(groups)} (diverged or missing); {advice}"
 
 
-def _where(sample: Sample) -> str:
+def lacks_numbers(sample: Sample) -> str:
+    """Return where a group has no numbers."""
     names = sample.broken
     if sample.seeds is None:
-        return f"in {len(names)} of {len(sample.values)} values"
+        return f"{sample.name} has no number in {len(names)} of {len(sample.values)} values"
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"for seed{'s' * (len(names) > 1)} {', '.join(names[:5])}{more}"
+    return f"{sample.name} has no number for seed{'s' * (len(names) > 1)} {', '.join(names[:5])}{more}"
 
 
 def _careful(test: PairTest) -> list[str]:

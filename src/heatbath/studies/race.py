@@ -49,6 +49,7 @@ class Race:
         comparisons: of each two arms, at the look that decided or the last one; arms that never met have none.
         best: the arms that are not worse than any other.
         seeds: how many seeds each arm was trained with.
+        lost: the arms of which every run diverged; they are not the best, without any test.
         ended: why: ``"decided"``, ``"seeds"`` (all planned ones are trained) or ``"budget"``.
         planned: how many runs the fixed design with all planned seeds has.
         records: the runs of each arm.
@@ -57,6 +58,7 @@ class Race:
     comparisons: Comparisons
     best: tuple[str, ...]
     seeds: dict[str, int]
+    lost: tuple[str, ...]
     ended: str
     planned: int
     records: Mapping[str, Sequence[Record]] = field(repr=False)
@@ -71,13 +73,14 @@ class Race:
         """Which arm won, in words, and what it took."""
         between = [one.verdict for one in self.comparisons if {one.a.name, one.b.name} <= set(self.best)]
         equal = between == ["equal"] * comb(len(self.best), 2)
-        return wording.race(self.best, len(self.seeds), equal, self.ended, self.runs, self.planned)
+        return wording.race(self.best, self.lost, len(self.seeds), equal, self.ended, self.runs, self.planned)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON knows it."""
         return {
             "sentence": self.sentence,
             "best": list(self.best),
+            "diverged": list(self.lost),
             "ended": self.ended,
             "seeds": self.seeds,
             "runs": self.runs,
@@ -134,7 +137,8 @@ def race(
         max_seeds: the most seeds of an arm; by default the last of ``looks``, or 40.
         level: the chance that no verdict is wrong.
         looks: the planned numbers of seeds; by default they double, from 5 or more to ``max_seeds``.
-        diverged: see `heatbath.compare`; by default diverged runs count as the worst of the race.
+        diverged: see `heatbath.compare`; by default diverged runs count as the worst of the race. An arm of which all
+            runs diverged by the first look is out, unless they are to count as a number.
         lower_is_better: see `heatbath.compare`.
         store: the folder for results, by default one that is removed at the end.
         device: see `heatbath.run`, as for the next four.
@@ -170,7 +174,7 @@ def race(
             break
     found = Comparisons(tuple(course.found.values()), level)
     best = tuple(name for name in entered if name not in course.beaten)
-    return Race(found, best, course.seeds, ended, len(entered) * plan[-1].seeds, course.records)
+    return Race(found, best, course.seeds, tuple(course.lost), ended, len(entered) * plan[-1].seeds, course.records)
 
 
 @dataclass
@@ -188,6 +192,7 @@ class _Course:
 
     def __post_init__(self) -> None:
         self.running = list(self.arms)
+        self.lost: list[str] = []
         self.records: dict[str, list[Record]] = {name: [] for name in self.arms}
 
     @property
@@ -210,6 +215,9 @@ class _Course:
         read = [read_sample(name, self.records[name], self.metric) for name in self.running]
         treated = treat_diverged(read, self.diverged, lower_is_better=self.lower_is_better)
         samples = dict(zip(self.running, treated, strict=True))
+        if isinstance(self.diverged, str):
+            self.lost += [sample.name for sample in read if len(sample.broken) == len(sample.values)]
+            self.beaten.update(self.lost)
         family = comb(len(self.arms), 2)
         for first, second in self._open():
             two, names = (samples[first], samples[second]), (first, second)
