@@ -17,16 +17,13 @@ def database(tmp_path):
 
 
 def test_what_a_killed_process_left_of_a_new_database_goes(tmp_path):
-    for name in (".new-abcd_123", ".new-theirs", ".new-12345678"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "new.sqlite").touch()
-    (tmp_path / ".new-12345678" / "letter.txt").touch()
-    (tmp_path / ".new-link0000").symlink_to(tmp_path / ".new-theirs")
+    contents = {".a.sqlite-12345678.part": b"SQLite format 3", ".a.sqlite-12345679.part": b"", "a.sqlite.part": b""}
+    contents |= {".a.sqlite-letter.part": b"Dear SQLite"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / ".a.sqlite-link.part").symlink_to(tmp_path / ".a.sqlite-12345678.part")
     sqlite_files.create(tmp_path / "a.sqlite", SCHEMA)
-    left = {".new-theirs", ".new-12345678", ".new-link0000", "a.sqlite"}
-    assert set(os.listdir(tmp_path)) == left
-    (tmp_path / ".new-abcd_124").mkdir()
-    sqlite_files.create(tmp_path / "a.sqlite", SCHEMA)
+    left = {"a.sqlite.part", ".a.sqlite-letter.part", ".a.sqlite-link.part", "a.sqlite"}
     assert set(os.listdir(tmp_path)) == left
 
 

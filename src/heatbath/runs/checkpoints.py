@@ -17,10 +17,10 @@ import pickle
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from heatbath.runs.packing import pack, read_origins, unpack
 from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, join_origins
@@ -82,12 +82,15 @@ class Saver:
         metrics = [list(curve[0].metrics) for curve in curves]
         origins = [join_origins((epoch.origin for epoch in curve), {}) for curve in curves]
         header = json.dumps({"epoch": epoch, "runs": list(runs), "metrics": metrics, "origins": origins}).encode()
+        saved = io.BytesIO()  # torch would turn an error of the disk, or an interrupt, into one of its own
+        torch.save(content, saved)
+        start = struct.pack("<I", len(header)) + header
+        digest = hashlib.sha256(start)
+        digest.update(saved.getbuffer())
         target = self._slots[0]
         with whole_file(target, target.with_suffix(".partial")) as file:
-            file.write(_MAGIC.ljust(_START, b"\0"))
-            digest = _write(file, struct.pack("<I", len(header)) + header, content)
-            file.seek(0)
-            file.write(_MAGIC + digest)
+            file.write(_MAGIC + digest.digest() + start)
+            file.write(saved.getbuffer())
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -213,9 +216,9 @@ def read_checkpoint(file: Path) -> dict[str, Restored]:
     with open(file, "rb") as handle:
         header = _check(handle, file)
         try:
-            window = cast(IO[bytes], _Window(handle))
-            check_tensor_file(window)
-            content = torch.load(window, map_location="cpu", weights_only=True)
+            saved = io.BytesIO(handle.read())
+            check_tensor_file(saved)
+            content = torch.load(saved, map_location="cpu", weights_only=True)
             parts = zip(header["runs"], content["states"], _read_curves(header, content["curves"]), strict=True)
             restored = {run: Restored(state, curve) for run, state, curve in parts}
             sound = all(len(each.epochs) == header["epoch"] == int(each.state["epoch"]) for each in restored.values())
@@ -230,66 +233,6 @@ def read_checkpoint(file: Path) -> dict[str, Restored]:
 def is_disk_full(error: OSError) -> bool:
     """Return whether there was no room: on the disk, in the quota, or under the limit of a file's size."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class _Sink:
-    """Hashes what it writes. An error is kept, not raised: torch's writer would lose it, or the process with it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.hash = file, hashlib.sha256()
-        self.error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        if self.error is None:
-            try:
-                self.file.write(data)
-                self.hash.update(data)
-            except OSError as error:
-                self.error = error
-        return len(data)
-
-    def flush(self) -> None:
-        """Part of what torch expects of a file."""
-
-
-def _write(file: IO[bytes], header: bytes, content: Mapping[str, Any]) -> bytes:
-    """Write what a checkpoint has after its digest, and return that."""
-    import torch
-
-    sink = _Sink(file)
-    sink.write(header)
-    try:
-        torch.save(content, cast(IO[bytes], sink))
-    except RuntimeError as error:  # what torch makes of an error of the sink, or of an interrupt in it
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise error.__context__ from None
-        if sink.error is None:
-            raise
-    if sink.error is not None:
-        raise sink.error
-    return sink.hash.digest()
-
-
-class _Window(io.RawIOBase):
-    """The rest of an open file, as a file of its own."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._start = file, file.tell()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._file.seek(offset + self._start * (whence == os.SEEK_SET), whence) - self._start
-
-    def tell(self) -> int:
-        return self._file.tell() - self._start
-
-    def readinto(self, buffer: Any) -> int:
-        return self._file.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
 
 
 def _check(handle: IO[bytes], file: Path) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, cast
 
 from heatbath.runs import old_rows, rows
 from heatbath.runs.records import Record
@@ -41,8 +40,8 @@ def repair(store: Path) -> Repaired:
         raise FileNotFoundError(f"there is no store in {store}")
     if any(is_alive(owners, file.stem) for file in owners.glob("*.lock")):
         raise OSError(f"a process is at work in {store}: end it first")
-    with sqlite_files.locked(store), tempfile.TemporaryDirectory(dir=store, prefix=".new-") as place:
-        content = _whole_content(database, Path(place))
+    with sqlite_files.locked(store):
+        content = _whole_content(database)
         if int.from_bytes(content[60:64]) == old_rows.VERSION and content.startswith(b"SQLite format 3\0"):
             raise OSError(f"{database} is of heatbath 0.1.0, which kept no digests: put back a copy of it")
         found, lost = _read(content)
@@ -51,43 +50,36 @@ def repair(store: Path) -> Repaired:
         lost |= damaged.keys() - mended.keys()
         if not damaged and not lost and _is_readable(store, len(records)):
             return Repaired(len(records), {}, (), None)
-        new = Path(place) / "new.sqlite"
-        _write(new, found, records, mended)
-        kept = {run: len(record.epochs) for run, record in mended.items()}
-        return Repaired(len(records), kept, tuple(sorted(lost)), _exchange(database, new))
+        kept = _keep(database)
+        _write(database, found, records, mended)
+        lengths = {run: len(record.epochs) for run, record in mended.items()}
+        return Repaired(len(records), lengths, tuple(sorted(lost)), kept)
 
 
-def _whole_content(database: Path, place: Path) -> bytes:
+def _whole_content(database: Path) -> bytes:
     """The file, with what is only in the write-ahead log so far, and without what a journal takes back."""
-    copy = place / "new.sqlite-copy"
-    for suffix in ("", "-wal", "-journal"):
-        with suppress(FileNotFoundError):
-            shutil.copyfile(f"{database}{suffix}", f"{copy}{suffix}")
-    with suppress(sqlite3.Error), closing(sqlite3.connect(copy)) as connection:
-        connection.execute("PRAGMA user_version").fetchone()  # whoever reads first rolls a journal back
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    content = copy.read_bytes()
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        Path(f"{copy}{suffix}").unlink(missing_ok=True)
-    return content
+    with tempfile.TemporaryDirectory(prefix="heatbath-") as place:
+        copy = Path(place) / database.name
+        for suffix in ("", "-wal", "-journal"):
+            with suppress(FileNotFoundError):
+                shutil.copyfile(f"{database}{suffix}", f"{copy}{suffix}")
+        with suppress(sqlite3.Error), closing(sqlite3.connect(copy)) as connection:
+            connection.execute("PRAGMA user_version").fetchone()  # whoever reads first rolls a journal back
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return copy.read_bytes()
 
 
 def _read(content: bytes) -> tuple[rows.Selection, set[str]]:
     """The rows of runs, of each the latest sound one, and of their epochs; and runs of which there are epochs alone."""
     heads: dict[str, tuple[int, rows.Row, bytes]] = {}
     numbers: dict[str, dict[int, set[bytes]]] = {}
-    for rowid, values in sqlite_pages.scan(content):
+    for values in sqlite_pages.scan(content, {name: rows.TABLES[name] for name in ("runs", "epochs")}):
         match values:
-            case (str(), *_) if len(values) == len(rows.Row._fields) + 1:
-                # A page has a whole number in the place of any other.
-                columns: list[Any] = [
-                    float(value) if name in ("seconds", "created", "updated") and isinstance(value, int) else value
-                    for name, value in zip(rows.Row._fields, values[:-1], strict=True)
-                ]
-                row, digest = rows.Row(*columns), cast(bytes, values[-1])
-                before = heads.get(row.run)
+            case (int(number), str(run), *columns, bytes(digest)):
+                row = rows.Row(run, *columns)  # type: ignore[arg-type]
+                before = heads.get(run)
                 if before is None or _rank(row, digest) > _rank(*before[1:]):
-                    heads[row.run] = rowid, row, digest
+                    heads[run] = number, row, digest
             case (str(run), int(number), bytes(packed)):
                 numbers.setdefault(run, {}).setdefault(number, set()).add(packed)
     epochs = {}
@@ -112,7 +104,7 @@ def _is_readable(store: Path, runs: int) -> bool:
         return False
 
 
-def _write(new: Path, found: rows.Selection, sound: Iterable[Record], mended: dict[str, Record]) -> None:
+def _write(database: Path, found: rows.Selection, sound: Iterable[Record], mended: dict[str, Record]) -> None:
     records = {record.run: record for record in sound} | mended
     kept = []
     for row, _ in found.runs:
@@ -120,23 +112,22 @@ def _write(new: Path, found: rows.Selection, sound: Iterable[Record], mended: di
             row = rows.to_row(mended[row.run], row.created, time.time()) if row.run in mended else row
             row = row._replace(status="pending" if row.status == "running" else row.status, owner=None)
             kept.append((row, row.digest))
-    with closing(sqlite3.connect(new)) as connection:
-        sqlite_files.fill(connection, rows.SCHEMA, new.parent)
-        with sqlite_files.transaction(connection):
-            rows.insert_rows(connection, kept)
-            for run, record in records.items():
-                rows.insert_epochs(connection, rows.epoch_rows(run, record.epochs))
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with closing(sqlite3.connect(":memory:")) as memory:
+        memory.executescript(rows.SCHEMA)
+        rows.insert_rows(memory, kept)
+        for run, record in records.items():
+            rows.insert_epochs(memory, rows.epoch_rows(run, record.epochs))
+        memory.commit()
+        for suffix in ("-wal", "-shm", "-journal"):  # they belong to the damaged one
+            Path(f"{database}{suffix}").unlink(missing_ok=True)
+        sqlite_files.write_file(memory, database)
 
 
-def _exchange(database: Path, new: Path) -> Path:
-    """Put the new database into the place of the damaged one, of which there is a copy before that."""
+def _keep(database: Path) -> Path:
+    """Copy a damaged database to a name of its own, and return that."""
     names = (database.with_name(f"{database.name}.damaged{f'-{k}' * (k > 1)}") for k in count(1))
     kept = next(name for name in names if not name.exists())
     for suffix in ("-wal", "-journal", ""):
         with suppress(FileNotFoundError):
             shutil.copy2(f"{database}{suffix}", f"{kept}{suffix}")
-    for suffix in ("-wal", "-shm", "-journal"):  # they belong to the damaged one
-        Path(f"{database}{suffix}").unlink(missing_ok=True)
-    new.replace(database)
     return kept

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import re
 import shutil
 import sqlite3
 import tempfile
@@ -18,14 +15,16 @@ from urllib.parse import quote
 
 from heatbath.system.disks import find_disk
 from heatbath.system.locks import lock
+from heatbath.system.whole_files import whole_file
 
 _T = TypeVar("_T")
 _WAIT = 20.0  # seconds at a time for another process that writes
+_WAL = b"\2\2"  # in the header of a file
 _LONGEST = 1 << 26  # bytes in a row: no row of ours comes near, and one of a stranger must not fill the memory
 
 
 def create(database: Path, schema: str) -> None:
-    """Make a database, unless it is there. It is made under another name: nobody ever sees half of one."""
+    """Make a database, unless it is there. Nobody ever sees half of one."""
     folder = database.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -34,22 +33,21 @@ def create(database: Path, schema: str) -> None:
             f"{error.filename} is a link to a folder that is not there: make that folder, or remove the link"
         ) from None
     with locked(folder):
-        _remove_unfinished(folder)
-        if database.exists():
-            return
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as place:
-            new = Path(place) / "new.sqlite"
-            with closing(sqlite3.connect(new)) as connection:
-                fill(connection, schema, folder)
-                # Closing does this too, but says nothing where the disk is full, and the log would be left behind.
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            os.replace(new, database)
+        if not database.exists():
+            for left in folder.glob(f".{database.name}-*.part"):  # by a process that was killed here
+                if not left.is_symlink() and left.read_bytes()[:6] in (b"SQLite", b""):
+                    left.unlink()
+            with closing(sqlite3.connect(":memory:")) as memory:
+                memory.executescript(schema)
+                write_file(memory, database)
 
 
-def fill(connection: sqlite3.Connection, schema: str, folder: Path) -> None:
-    """Give a new database its tables, and the journal that suits the disk of a folder: a WAL, if it is a local one."""
-    connection.execute(f"PRAGMA journal_mode = {'DELETE' if find_disk(folder).is_network else 'WAL'}")
-    connection.executescript(schema)
+def write_file(memory: sqlite3.Connection, database: Path) -> None:
+    """Write a database to a file, with the journal that suits its disk: a WAL, if it is a local one."""
+    content = bytearray(memory.serialize())
+    content[18:20] = b"\1\1" if find_disk(database).is_network else _WAL
+    with whole_file(database) as file:
+        file.write(content)
 
 
 def leave_wal(database: Path) -> None:
@@ -137,11 +135,7 @@ def read_only(database: Path, select: Callable[[sqlite3.Connection], _T]) -> _T:
     while True:
         before = _look(database), wal.exists()
         try:
-            if wal.exists():
-                shared = index.exists() and not find_disk(database).is_network
-            else:
-                shared = not _has_wal(database) and (journal.exists() or _gives_locks(database))
-            if shared:
+            if (index.exists() and not find_disk(database).is_network) if wal.exists() else not _has_wal(database):
                 with suppress(sqlite3.OperationalError), closing(connect(f"file:{name}?mode=ro")) as connection:
                     return snapshot(connection, select)
             if wal.exists() or journal.exists():
@@ -171,26 +165,7 @@ def _read_copy(database: Path, suffix: str, select: Callable[[sqlite3.Connection
 def _has_wal(database: Path) -> bool:
     """Whether a database has a WAL, or had one when it was last closed: its header says so."""
     with open(database, "rb") as file:
-        return file.read(20)[18:] == b"\2\2"
-
-
-def _gives_locks(database: Path) -> bool:
-    """Whether a reader is given a lock; where there are none nobody may write either, and the file does not change."""
-    with open(database, "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno == errno.EWOULDBLOCK
-    return True
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Remove what was left by a process that was killed while it made a database; the folder is locked by this one."""
-    for place in folder.glob(".new-*"):
-        if re.fullmatch(r"\.new-[a-z0-9_]{8}", place.name) and place.is_dir() and not place.is_symlink():
-            inside = list(place.iterdir())
-            if all(file.name.startswith("new.sqlite") and file.is_file() for file in inside):
-                shutil.rmtree(place, ignore_errors=True)
+        return file.read(20)[18:] == _WAL
 
 
 @contextmanager

@@ -1,118 +1,76 @@
 """The rows of a damaged SQLite file, page by page: a torn page, or a wrong pointer to one, costs no others.
 
-The trees are not followed. Every page that is a leaf is read by itself (of a table without rowids the inner pages too,
-which have rows), as https://www.sqlite.org/fileformat.html describes them. Nothing vouches for what is found: whoever
-reads it must be able to tell.
+The trees are not followed. SQLite reads each page as if it were a whole table, whose root the schema is made to name
+(https://www.sqlite.org/fileformat.html). Nothing vouches for what is found: whoever reads it must be able to tell.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import struct
-from collections.abc import Iterator
-from contextlib import suppress
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+
+from heatbath.system.sqlite_files import connect
 
 _TABLE_LEAF, _INDEX_LEAF, _INDEX_INNER = 0x0D, 0x0A, 0x02
-_SIZES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)  # bytes of the values of a kind
-_LONGEST = 1 << 26  # bytes in a row
 
 
-class Cell(NamedTuple):
-    """A row: its number, which tables without rowids do not have (0), and its values."""
+def scan(content: bytes, schema: Mapping[str, str]) -> Iterator[tuple[object, ...]]:
+    """Yield what looks like a row in all pages of a database that are in use.
 
-    rowid: int
-    values: tuple[object, ...]
-
-
-def scan(content: bytes) -> Iterator[Cell]:
-    """Yield what looks like a row in all pages of a database that are in use."""
-    pages = _Pages(content)
-    for number in sorted(set(range(1, pages.count + 1)) - pages.free()):
-        yield from pages.cells(number)
-
-
-class _Pages:
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        size = int.from_bytes(content[16:18])
-        size = 65536 if size == 1 else size
-        sound = size in {1 << power for power in range(9, 17)}
-        self._size = size if sound else 4096
-        self._usable = self._size - (content[20] if sound and content[20] < 32 else 0)
-        self.count = -(-len(content) // self._size)
-
-    def free(self) -> set[int]:
-        """The pages that the list of free ones names, as far as it can be followed."""
-        free: set[int] = set()
-        trunk = int.from_bytes(self._content[32:36])
-        while 0 < trunk <= self.count and trunk not in free:
-            page = self._page(trunk)
-            leaves = min(int.from_bytes(page[4:8]), self._usable // 4 - 2)
-            free |= {trunk, *(int.from_bytes(page[at : at + 4]) for at in range(8, 8 + 4 * leaves, 4))}
-            trunk = int.from_bytes(page[:4])
-        return free
-
-    def cells(self, number: int) -> Iterator[Cell]:
-        page, start = self._page(number), 100 * (number == 1)
-        kind = page[start] if len(page) > start else None
-        if kind not in (_TABLE_LEAF, _INDEX_LEAF, _INDEX_INNER):
-            return
-        inner = 4 * (kind == _INDEX_INNER)  # bytes of a pointer to another page
-        pointers = start + 8 + inner
-        for k in range(min(int.from_bytes(page[start + 3 : start + 5]), self._usable // 4)):
-            with suppress(IndexError, ValueError, struct.error, OverflowError):  # then it is no row
-                at = int.from_bytes(page[pointers + 2 * k : pointers + 2 * k + 2])
-                yield self._cell(page, at + inner, kind == _TABLE_LEAF)
-
-    def _page(self, number: int) -> bytes:
-        return self._content[(number - 1) * self._size : number * self._size]
-
-    def _cell(self, page: bytes, at: int, in_table: bool) -> Cell:
-        length, at = _varint(page, at)
-        rowid, at = _varint(page, at) if in_table else (0, at)
-        if length > _LONGEST:
-            raise ValueError("it is too long")
-        least = (self._usable - 12) * 32 // 255 - 23
-        most = self._usable - 35 if in_table else (self._usable - 12) * 64 // 255 - 23
-        spilled = least + (length - least) % (self._usable - 4)  # bytes on this page, if it goes on elsewhere
-        local = length if length <= most else spilled if spilled <= most else least
-        payload = page[at : at + local]
-        following = int.from_bytes(page[at + local : at + local + 4])
-        while len(payload) < length:
-            if not 0 < following <= self.count:
-                raise ValueError("its end is missing")
-            page = self._page(following)
-            following, payload = int.from_bytes(page[:4]), payload + page[4 : self._usable]
-        return Cell(rowid, tuple(_values(payload[:length])))
+    Args:
+        content: of the file.
+        schema: the statements that make a table with row numbers, and one without, by name. A row of the first kind has
+            its number before its values.
+    """
+    size = int.from_bytes(content[16:18])
+    size = size if size in {1 << power for power in range(9, 16)} else 4096
+    content = content.ljust(4 * size, b"\0")  # room for the schema
+    pages = [bytearray(content[at : at + size].ljust(size, b"\0")) for at in range(0, len(content), size)]
+    free = _free_pages(pages)
+    for page in pages:
+        if page[0] in (_TABLE_LEAF, _INDEX_LEAF, _INDEX_INNER):
+            most = (size - 12) // 6  # of more rows SQLite reads none, and the number may be what is damaged
+            page[3:5] = min(int.from_bytes(page[3:5]), most).to_bytes(2)
+        if page[0] == _INDEX_INNER:
+            _make_leaf(page)
+    with closing(sqlite3.connect(":memory:")) as new:
+        new.executescript(";".join((f"PRAGMA page_size = {size}", *schema.values())))
+        pages[0] = bytearray(new.serialize()[:size])
+    pages[0][28:32] = len(pages).to_bytes(4)
+    columns = dict(zip((_TABLE_LEAF, _INDEX_LEAF), zip(schema, ("rowid, *", "*"), strict=True), strict=True))
+    with closing(connect(":memory:")) as connection:
+        connection.deserialize(b"".join(pages))
+        for number, page in enumerate(pages[1:], start=2):
+            if number in free or page[0] not in columns:
+                continue
+            table, wanted = columns[page[0]]
+            connection.execute("PRAGMA writable_schema = ON")
+            connection.execute("UPDATE sqlite_master SET rootpage = ? WHERE name = ?", (number, table))
+            connection.execute("PRAGMA writable_schema = RESET")  # it is read again
+            for k in range(int.from_bytes(page[3:5])):
+                with suppress(sqlite3.Error):  # then it is no row
+                    yield from connection.execute(f"SELECT {wanted} FROM {table} LIMIT 1 OFFSET ?", (k,))
 
 
-def _values(payload: bytes) -> Iterator[object]:
-    end, at = _varint(payload, 0)
-    kinds = []
-    while at < end:
-        kind, at = _varint(payload, at)
-        kinds.append(kind)
-    starts = list(accumulate((_SIZES[kind] if kind < 10 else (kind - 12) // 2 for kind in kinds), initial=end))
-    if at != end or starts[-1] > len(payload):
-        raise ValueError("its header does not fit")
-    for kind, (start, stop) in zip(kinds, pairwise(starts), strict=True):
-        content = payload[start:stop]
-        if kind == 0:
-            yield None
-        elif kind == 7:
-            yield struct.unpack(">d", content)[0]
-        elif kind < 10:
-            yield kind - 8 if kind > 7 else int.from_bytes(content, signed=True)
-        else:
-            yield content.decode(errors="surrogateescape") if kind % 2 else content
+def _free_pages(pages: Sequence[bytearray]) -> set[int]:
+    """The pages that the list of free ones names, as far as it can be followed: they have rows that were deleted."""
+    free: set[int] = set()
+    trunk = int.from_bytes(pages[0][32:36])
+    while 0 < trunk <= len(pages) and trunk not in free:
+        following, count, *leaves = struct.unpack(f">{len(pages[0]) // 4}I", pages[trunk - 1])
+        free |= {trunk, *leaves[:count]}
+        trunk = following
+    return free
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """A number of SQLite's own form, and where the next thing begins."""
-    value = 0
-    for k in range(8):
-        value = value << 7 | content[at + k] & 0x7F
-        if content[at + k] < 0x80:
-            return value, at + k + 1
-    return value << 8 | content[at + 8], at + 9
+def _make_leaf(page: bytearray) -> None:
+    """Take from an inner page of a tree its pointers to other pages, so that its own rows can be read."""
+    cells: list[int] = []
+    for (at,) in struct.iter_unpack(">H", page[12 : 12 + 2 * int.from_bytes(page[3:5])]):
+        if 12 + 2 * len(cells) >= min(cells, default=len(page)):  # where the rows begin
+            break
+        cells.append(at)
+    struct.pack_into(f">{len(cells)}H", page, 8, *(min(at + 4, 0xFFFF) for at in cells))
+    page[0], page[3:5] = _INDEX_LEAF, len(cells).to_bytes(2)
