@@ -7,7 +7,16 @@ from random import Random
 import pytest
 from synthetic_records import make_records
 
-from heatbath.paper import EXPERIMENTS, PLANNED, find_experiments, gaussian_noise, generic, plain_loop, reshuffling
+from heatbath.paper import (
+    EXPERIMENTS,
+    PLANNED,
+    find_experiments,
+    gaussian_noise,
+    generic,
+    plain_loop,
+    reshuffling,
+    small_regularisation,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs/preregistration.md").read_text()
 
@@ -26,7 +35,9 @@ def test_planned_experiments_are_found_by_name_and_on_the_page():
         (3, "regularisation"),
         (4, "gaussian-noise"),
         (5, "plain-loop"),
+        (6, "adamw-batch"),
         (7, "generic"),
+        (8, "small-regularisation"),
     ):
         section = PAGE.partition(f"## Experiment {number}:")[2].partition("\n## ")[0]
         assert f"paper/{experiment.replace('-', '_')}.py" in section
@@ -194,3 +205,24 @@ def test_gaussian_noise_is_judged_by_its_kurtosis(kurtosis, expected):
     results = {one.name: dict.fromkeys(kinds, shapes) for one in gaussian_noise.EXPERIMENT.calculations("paper")}
     figure = gaussian_noise.EXPERIMENT.figure({}, "paper", results=results)
     assert outcomes(figure) == [expected, "confirmed"] * 6
+
+
+@pytest.mark.parametrize(("gain", "expected"), [(0.01, "confirmed"), (-0.01, "contradicted"), (0.0, "undecided")])
+def test_small_networks_are_judged_by_the_slope_over_the_temperature(gain, expected):
+    results = {}
+    for one in small_regularisation.EXPERIMENT.calculations("paper"):
+        random, heat = Random(one.name), 64 / one.settings["batch_size"]
+        accuracies = [0.9 + gain * heat + random.gauss(0.0, 1e-3) for _ in range(one.settings["seeds"])]
+        losses = [1.0 - value for value in accuracies]
+        results[one.name] = {"test_accuracy": {"constant": accuracies}, "test_loss": {"constant": losses}}
+    figure = small_regularisation.EXPERIMENT.figure({}, "paper", results=results)
+    assert outcomes(figure) == [expected] * 6
+    assert len(figure.panels) == 3
+
+
+def test_small_networks_have_equal_summed_rates_in_all_arms():
+    arms = [one.settings for one in small_regularisation.EXPERIMENT.calculations("paper")]
+    steps = [5000 // arm["batch_size"] * arm["epochs"] * arm["lr"] for arm in arms]
+    for network in range(3):
+        hot, _, cold = steps[3 * network : 3 * network + 3]
+        assert cold == pytest.approx(hot, rel=0.01)

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Sequence
 
 from heatbath.paper import (
+    adamw_batch,
     collapse,
     fair_control,
     figure4,
@@ -22,6 +23,7 @@ from heatbath.paper import (
     plain_loop,
     regularisation,
     reshuffling,
+    small_regularisation,
     temperature,
     theory_checks,
 )
@@ -38,7 +40,7 @@ _BEYOND = (
     *(fair_control.FAIR_CONTROL, fair_control.COUPLING, laws.EQUAL_VARIANCE, laws.DELTA),
     *(collapse.COLLAPSE, collapse.EQUAL_SUMS, period.EXPERIMENT, temperature.EXPERIMENT, theory_checks.EXPERIMENT),
 )
-_PLANNED = (reshuffling, regularisation, plain_loop, gaussian_noise, generic)
+_PLANNED = (reshuffling, regularisation, plain_loop, gaussian_noise, adamw_batch, generic, small_regularisation)
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*_FIGURES, *_BEYOND)}
 PLANNED: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _PLANNED}

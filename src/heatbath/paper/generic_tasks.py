@@ -1,4 +1,4 @@
-"""The class of tasks on which experiment 7 tests the abstract's claim: six models that fit one page."""
+"""The tasks of experiments 7 and 8: models that fit one page."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from heatbath.data.downloads import data_roots
 from heatbath.tasks.task import Task
 
 _CONTEXT, _BYTES = 64, 128
+_ON_CIFAR = ("residual", "cifar perceptron")
 
 
 def build_task(name: str, train: int, test: int, data_dir: Any) -> Task:
@@ -27,9 +28,9 @@ def build_task(name: str, train: int, test: int, data_dir: Any) -> Task:
         inputs = (inputs - inputs.mean(0)) / inputs.std(0)
         parts = [(inputs[rows].float(), labels[rows]) for rows in order.split([train, len(order) - train])]
     elif name == "gpt":
-        parts = _text_windows(train, test, data_dir)
+        parts = text_windows(train, test, data_dir)
     else:
-        data = load_dataset("cifar10" if name == "residual" else "mnist", device="cpu", data_dir=data_dir)
+        data = load_dataset("cifar10" if name in _ON_CIFAR else "mnist", device="cpu", data_dir=data_dir)
         parts = [
             (data.normalize(data.train_images[:train]), data.train_labels[:train]),
             (data.normalize(data.test_images[:test]), data.test_labels[:test]),
@@ -89,8 +90,8 @@ def _residual() -> nn.Module:
     return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
-def _text_windows(train: int, test: int, data_dir: Any) -> list[tuple[Tensor, Tensor]]:
-    """The first windows of the training text and of the last 2,000,000 bytes, which are for testing."""
+def text_windows(train: int | None, test: int | None, data_dir: Any) -> list[tuple[Tensor, Tensor]]:
+    """The first windows of the training text and of the last 2,000,000 bytes, which are for testing; None is all."""
     found = [f for folder in data_roots(data_dir) if (f := folder / "text" / "linux-doc.txt").is_file()]
     if not found:
         raise OSError("the byte GPT needs text/linux-doc.txt in the folder of HEATBATH_DATA")
@@ -102,6 +103,7 @@ def _text_windows(train: int, test: int, data_dir: Any) -> list[tuple[Tensor, Te
 _MODELS: dict[str, Callable[[], nn.Module]] = {
     "softmax": partial(_perceptron, 784, 10),
     "perceptron": partial(_perceptron, 784, 100, 10),
+    "cifar perceptron": partial(_perceptron, 3072, 100, 10),
     "cnn": _cnn,
     "residual": _residual,
     "gpt": SmallGPT,
