@@ -14,9 +14,8 @@ from heatbath.paper import EXPERIMENTS, calculations
 from heatbath.paper.claims import Every
 from heatbath.paper.groups import FigureRuns
 from heatbath.report.page import verdict_table
-from heatbath.stats.margins import Factor
 from heatbath.stats.order import OrderClaim
-from heatbath.stats.verdicts import Claim, Judgeable, Verdict, judge
+from heatbath.stats.verdicts import Claim, Factor, Judgeable, Verdict, judge
 
 Key = tuple[str, str]  # the name of a figure and its claim
 

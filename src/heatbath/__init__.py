@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from heatbath.runs.collection import Records
     from heatbath.runs.configs import RunConfig, sweep
     from heatbath.runs.records import Record
-    from heatbath.stats.best_of import BestOf
     from heatbath.stats.compare import compare
-    from heatbath.stats.comparison import Comparison, Comparisons
+    from heatbath.stats.comparison import BestOf, Comparison, Comparisons
     from heatbath.studies.race import Race, race
     from heatbath.tasks.task import Task
     from heatbath.thermometry.averages import Estimate
@@ -74,9 +73,8 @@ _HOMES = {
     "runs.collection": ["Records"],
     "runs.configs": ["RunConfig", "sweep"],
     "runs.records": ["Record"],
-    "stats.best_of": ["BestOf"],
     "stats.compare": ["compare"],
-    "stats.comparison": ["Comparison", "Comparisons"],
+    "stats.comparison": ["BestOf", "Comparison", "Comparisons"],
     "studies.race": ["Race", "race"],
     "tasks.task": ["Task"],
     "thermometry.averages": ["Estimate"],

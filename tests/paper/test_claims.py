@@ -12,8 +12,7 @@ from heatbath.paper.claims import LOSS_MARGIN, PAIRED_FROM, Every, Not, above, a
 from heatbath.paper.groups import FigureRuns, perceptron, protocol_groups
 from heatbath.paper.quantities import FINAL_TEST, TAIL_LOSS
 from heatbath.stats import wording
-from heatbath.stats.margins import Factor
-from heatbath.stats.verdicts import Claim, judge
+from heatbath.stats.verdicts import Claim, Factor, judge
 
 RANDOM = np.random.default_rng(5)
 A, B, FAR = (RANDOM.normal(mean, 0.01, 8) for mean in (0.90, 0.90, 0.95))

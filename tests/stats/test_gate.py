@@ -7,8 +7,8 @@ import pytest
 
 import heatbath as hb
 from heatbath.stats.gate import Baseline, gate, read_baseline, read_verdict, write_verdict
-from heatbath.stats.margins import parse_margin
 from heatbath.stats.samples import read_sample
+from heatbath.stats.verdicts import parse_margin
 from samples import LEFT, RIGHT, check_rate_at_most, normals, standardized
 
 

@@ -8,9 +8,8 @@ from scipy import stats
 
 from heatbath.stats import wording
 from heatbath.stats.intervals import Interval
-from heatbath.stats.margins import Factor
 from heatbath.stats.t_tests import seeds_needed
-from heatbath.stats.verdicts import Claim, Evidence, SeedsNeeded, Verdict, judge
+from heatbath.stats.verdicts import Claim, Evidence, Factor, SeedsNeeded, Verdict, judge
 from samples import LEFT, RIGHT, check_rate_at_most, normals, standardized
 
 

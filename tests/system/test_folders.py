@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from heatbath.system.folders import check_folder
+from heatbath.system.whole_files import check_folder
 
 
 def test_a_folder_that_can_be_made_is_not_made(tmp_path):

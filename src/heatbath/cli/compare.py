@@ -36,7 +36,7 @@ def compare_runs(
     looked at before with fewer seeds says so, and pays for it with a part of its error, unless the looks were planned.
     """
     from heatbath import __version__, compare
-    from heatbath.stats.best_of import BestOf
+    from heatbath.stats.comparison import BestOf
     from heatbath.stats.gate import write_verdict
 
     groups = read_two_groups(source, by, read_where(where))
@@ -77,8 +77,8 @@ def gate_runs(
     from heatbath.runs.sources import read_groups
     from heatbath.stats import wording
     from heatbath.stats.gate import gate, read_baseline
-    from heatbath.stats.margins import parse_margin
     from heatbath.stats.samples import read_sample, treat_diverged
+    from heatbath.stats.verdicts import parse_margin
 
     baseline = read_baseline(verdict, against)
     allowed = baseline.margin if margin is None else parse_margin(margin)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from heatbath.cli.progress import display, follow_fraction
 from heatbath.cli.screens import Answer, print_table, say
 from heatbath.cli.training import check_data_dir
-from heatbath.system.folders import check_folder
 from heatbath.system.machine import choose_device
+from heatbath.system.whole_files import check_folder
 from heatbath.thermostat import Thermostat
 
 if TYPE_CHECKING:

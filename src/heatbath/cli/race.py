@@ -12,7 +12,7 @@ from heatbath.cli.progress import display
 from heatbath.cli.screens import Answer, say
 from heatbath.cli.training import Training
 from heatbath.runs.configs import RunConfig
-from heatbath.system.folders import check_folder
+from heatbath.system.whole_files import check_folder
 
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 _SETTINGS = tuple(field.name for field in fields(RunConfig) if field.name not in ("seed", "task"))

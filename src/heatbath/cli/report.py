@@ -15,7 +15,7 @@ from heatbath.cli.verdicts import answer_with_figures, describe_verdicts
 from heatbath.runs.collection import Records, main_metric
 from heatbath.runs.records import Record
 from heatbath.runs.sources import read_records
-from heatbath.system.folders import check_folder
+from heatbath.system.whole_files import check_folder
 
 if TYPE_CHECKING:
     from heatbath.paper import Experiment, Scale

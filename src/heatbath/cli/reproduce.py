@@ -14,7 +14,7 @@ from heatbath.cli.training import Training
 from heatbath.cli.verdicts import answer_with_figures
 from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
-from heatbath.system.folders import check_folder
+from heatbath.system.whole_files import check_folder
 
 
 def reproduce_figures(

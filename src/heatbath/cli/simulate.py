@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from heatbath.cli.progress import display, follow_fraction
 from heatbath.cli.screens import Answer, print_table, say
-from heatbath.system.folders import check_folder
+from heatbath.system.whole_files import check_folder
 from heatbath.thermostat import Thermostat
 
 

@@ -16,7 +16,7 @@ from heatbath.cli.summaries import name_some
 from heatbath.runs import export
 from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
-from heatbath.system.folders import check_folder
+from heatbath.system.whole_files import check_folder
 
 _TABLES = {".csv": export.write_csv, ".parquet": export.write_parquet}
 _EXPORTS = (*_TABLES, ".jsonl", ".jsonl.gz")

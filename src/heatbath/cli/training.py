@@ -14,7 +14,7 @@ from heatbath.engine.options import Options
 from heatbath.runs.collection import Records
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.store import Store
-from heatbath.system.folders import check_folder
+from heatbath.system.whole_files import check_folder
 from heatbath.tasks.facts import AnyTask
 
 

@@ -19,7 +19,7 @@ from heatbath.runs.configs import RunConfig
 from heatbath.runs.database import no_space
 from heatbath.runs.records import ENDED, Record
 from heatbath.runs.store import Store
-from heatbath.system.folders import check_folder
+from heatbath.system.whole_files import check_folder
 
 _THROWN_AWAY = 60.0  # seconds between checkpoints in a store that does not outlive the call
 

@@ -11,8 +11,7 @@ from typing import Literal
 
 from heatbath.paper.groups import FigureRuns, Group
 from heatbath.paper.quantities import Quantity
-from heatbath.stats.margins import Factor
-from heatbath.stats.verdicts import Claim, Evidence, Judgeable
+from heatbath.stats.verdicts import Claim, Evidence, Factor, Judgeable
 from heatbath.tasks.registry import Margin
 
 # Seeds of a group, from which on runs are compared by seed. A pair has the weights and the order of the images in

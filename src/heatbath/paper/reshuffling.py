@@ -10,8 +10,7 @@ from heatbath.paper.experiments import Calculation, Experiment, ProgressCallback
 from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, FigureRuns, Scale
 from heatbath.report.panels import Panel, Series
 from heatbath.stats.intervals import summarize
-from heatbath.stats.margins import Factor
-from heatbath.stats.verdicts import Claim, Judgeable
+from heatbath.stats.verdicts import Claim, Factor, Judgeable
 from heatbath.thermostat import Thermostat
 
 SEEDS: dict[Scale, int] = {"smoke": 4, "laptop": 24, "paper": 70}

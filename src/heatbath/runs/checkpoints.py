@@ -22,8 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from heatbath.runs.packing import pack, read_origins, unpack
-from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, join_origins
+from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, join_origins, pack, read_origins, unpack
 from heatbath.system.locks import OWNER
 from heatbath.system.tensor_files import check_tensor_file
 from heatbath.system.whole_files import whole_file

@@ -17,8 +17,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from heatbath.runs.configs import RunConfig, read_config
-from heatbath.runs.packing import each_origin, read_origins
-from heatbath.runs.records import METRICS, NOT_A_RECORD, Epoch, Origin, Record, check_record, old_origin
+from heatbath.runs.records import (
+    METRICS,
+    NOT_A_RECORD,
+    Epoch,
+    Origin,
+    Record,
+    check_record,
+    each_origin,
+    old_origin,
+    read_origins,
+)
 from heatbath.system.whole_files import whole_file
 
 FORMAT = 2  # of a line; those of heatbath 0.1.0 do not name theirs

@@ -1,6 +1,6 @@
 """Runs as rows of a database: how they are written, and what is refused when they are read back.
 
-Each row of a run carries a digest over all its columns, and each epoch one of its own (`heatbath.runs.packing`). The
+Each row of a run carries a digest over all its columns, and each epoch one of its own (`heatbath.runs.records`). The
 manifest counts the runs, so that one whose row is gone is missed.
 """
 
@@ -18,8 +18,20 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from heatbath.runs.configs import RunConfig, read_config
-from heatbath.runs.packing import each_origin, pack, read_origins, unpack
-from heatbath.runs.records import ENDED, METRICS, NOT_A_RECORD, Epoch, Origin, Record, check_record, join_origins
+from heatbath.runs.records import (
+    ENDED,
+    METRICS,
+    NOT_A_RECORD,
+    Epoch,
+    Origin,
+    Record,
+    check_record,
+    each_origin,
+    join_origins,
+    pack,
+    read_origins,
+    unpack,
+)
 
 APPLICATION, VERSION = 0x68656174, 2  # "heat"
 TABLES = {

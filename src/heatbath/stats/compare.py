@@ -9,13 +9,12 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
-from heatbath.stats.best_of import BestOf, find_best
-from heatbath.stats.comparison import Comparison, Comparisons
+from heatbath.stats.comparison import BestOf, Comparison, Comparisons, find_best
 from heatbath.stats.looks import look_at, recorded_looks
-from heatbath.stats.margins import Margin, parse_margin
 from heatbath.stats.samples import is_lower_better, pair, read_sample, treat_diverged
 from heatbath.stats.sequential import plan_looks
 from heatbath.stats.t_tests import check_probability
+from heatbath.stats.verdicts import Margin, parse_margin
 
 Metrics = str | Sequence[str] | None
 Margins = Margin | Mapping[str, Margin]

@@ -12,9 +12,8 @@ from typing import Any, Literal, NamedTuple
 from heatbath.stats import wording
 from heatbath.stats.comparison import Comparison, Comparisons
 from heatbath.stats.intervals import as_sample
-from heatbath.stats.margins import Factor
 from heatbath.stats.samples import Sample, digest, pair
-from heatbath.stats.verdicts import Claim, Verdict, judge
+from heatbath.stats.verdicts import Claim, Factor, Verdict, judge
 from heatbath.system.whole_files import whole_file
 
 Answer = Literal["not worse", "worse", "undecided"]

@@ -11,10 +11,9 @@ import numpy as np
 
 from heatbath.stats.assumptions import Check, check_assumptions
 from heatbath.stats.intervals import Interval
-from heatbath.stats.margins import Factor
 from heatbath.stats.samples import Sample
 from heatbath.stats.sequential import Look
-from heatbath.stats.verdicts import Claim, Evidence, SeedsNeeded, range_of_seeds
+from heatbath.stats.verdicts import Claim, Evidence, Factor, SeedsNeeded, range_of_seeds
 
 Outcome = Literal["better", "worse", "equal", "undecided"]
 

@@ -1,4 +1,4 @@
-"""Claims on groups of runs, what the data say of them, and the verdicts.
+"""Claims on groups of runs with their margins, what the data say of them, and the verdicts.
 
 A claim weighs its own data (`Judgeable`); `judge` settles a family of them and bounds the chance of any wrong verdict.
 """
@@ -6,6 +6,7 @@ A claim weighs its own data (`Judgeable`); `judge` settles a family of them and 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,13 +15,21 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from heatbath.stats.intervals import Interval, as_sample
-from heatbath.stats.margins import Factor, check_margin
 from heatbath.stats.t_tests import Floats, Welch, check_probability, paired, seeds_needed, welch
 
+Margin = float | str | None
 Measure = Literal["difference", "ratio", "explained", "lead"]
 Obstacle = Literal["empty", "broken", "one seed", "no spread", "no order"]
+_PERCENT = re.compile(r"\s*([0-9.eE+-]+)\s*%\s*")
 _RANGE = 0.8  # the level of the range of seeds
 _NO_GAP = 1e-4  # standard deviations between a difference and its margin that no number of seeds will tell apart
+
+
+class Factor(float):
+    """A margin of positive values: by what factor their geometric means may differ; written as ``a factor 1.105``."""
+
+    def __format__(self, spec: str) -> str:
+        return f"a factor {float(self):{spec}}"
 
 
 @dataclass(frozen=True)
@@ -272,6 +281,32 @@ def range_of_seeds(claim: Judgeable, error: float, power: float, freedom: int) -
     found = [about, *(claim.seeds_needed(error, power, spread) for spread in spreads)]
     known = [number for number in found if number is not None]
     return SeedsNeeded(about, min(known), max(known))
+
+
+def parse_margin(margin: Margin) -> float | None:
+    """Return a margin, as a `Factor` if it is relative, such as ``"5 %"``; one that is not positive is refused."""
+    if margin is None or isinstance(margin, Factor):
+        return margin
+    wrong = f"margin must be a positive number, or one with a percent sign, got {margin!r}"
+    if isinstance(margin, bool):
+        raise TypeError(wrong)
+    percent = _PERCENT.fullmatch(margin) if isinstance(margin, str) else None
+    try:
+        value = float(percent.group(1) if percent else margin)
+    except (TypeError, ValueError):
+        raise ValueError(wrong) from None
+    check_margin(value, positive=True)
+    return Factor(1.0 + value / 100.0) if percent else value
+
+
+def check_margin(margin: float, *, positive: bool) -> None:
+    """Refuse a margin that is no number, or none to be equal within."""
+    if isinstance(margin, Factor):
+        least = 1.0 if positive else 0.0
+        if not least < margin < math.inf:
+            raise ValueError(f"a factor must be a finite number above {least:g}, got {float(margin)!r}")
+    elif not math.isfinite(margin) or (positive and margin <= 0.0):
+        raise ValueError(f"margin must be a {'positive ' if positive else ''}finite number, got {margin!r}")
 
 
 def _exp(value: float) -> float:

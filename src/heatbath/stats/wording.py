@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from heatbath.stats.intervals import Interval, ratio_in_words
-from heatbath.stats.margins import Factor
 from heatbath.stats.pair_test import PairTest
 from heatbath.stats.samples import Sample
-from heatbath.stats.verdicts import Evidence, SeedsNeeded, Verdict
+from heatbath.stats.verdicts import Evidence, Factor, SeedsNeeded, Verdict
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]  # headings and rows
 _MANY = 1000  # seeds: where more are needed the difference is as large as the margin, and their number a guess

@@ -30,10 +30,10 @@ from heatbath.stats import wording
 from heatbath.stats.compare import compare
 from heatbath.stats.comparison import Comparison, Comparisons
 from heatbath.stats.looks import FILE, TakeLook, recorded_looks
-from heatbath.stats.margins import parse_margin
 from heatbath.stats.samples import DEFAULT_METRIC, is_lower_better, read_sample, treat_diverged
 from heatbath.stats.sequential import Look, doubling_looks, plan_looks
 from heatbath.stats.t_tests import check_probability
+from heatbath.stats.verdicts import parse_margin
 
 Train = Callable[[Sequence[RunConfig]], list[Record]]
 _MAX_SEEDS = 40  # of an arm, by default

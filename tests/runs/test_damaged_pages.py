@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from heatbath.system.sqlite_pages import scan
+from heatbath.runs.repair import scan
 
 SCHEMA = {
     "a": "CREATE TABLE a (k INTEGER, number, real REAL, text TEXT, blob BLOB)",
