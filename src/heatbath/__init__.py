@@ -24,42 +24,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Arcsine",
-    "BestOf",
-    "CSVLog",
-    "Comparison",
-    "Comparisons",
-    "Constant",
-    "CosineCycleLR",
-    "Estimate",
-    "Exponential",
-    "GradientNoise",
-    "Law",
-    "LogNormal",
-    "Race",
-    "RandomLR",
-    "RandomSGD",
-    "Record",
-    "Records",
-    "RunConfig",
-    "Task",
-    "TensorBoardLog",
-    "Thermometer",
-    "Thermostat",
-    "TwoPoint",
-    "Uniform",
-    "compare",
-    "draw",
-    "load",
-    "measure_noise",
-    "parse_law",
-    "race",
-    "randomize",
-    "run",
-    "sweep",
-    "theory",
-]
+__all__ = ["Arcsine", "Constant", "Exponential", "Law", "LogNormal", "TwoPoint", "Uniform", "draw", "parse_law"]
+__all__ += ["CosineCycleLR", "RandomLR", "RandomSGD", "Thermostat", "randomize"]
+__all__ += ["CSVLog", "Estimate", "GradientNoise", "TensorBoardLog", "Thermometer", "measure_noise"]
+__all__ += ["Record", "Records", "RunConfig", "Task", "load", "run", "sweep"]
+__all__ += ["BestOf", "Comparison", "Comparisons", "Race", "compare", "race", "theory"]
 
 # All come when they are asked for: NumPy takes a moment to import and torch seconds, which most commands do without.
 _MODULES = ("draws", "laws", "theory", "thermostat")

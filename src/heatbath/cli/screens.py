@@ -61,9 +61,7 @@ def write(text: str) -> None:
 def say(*lines: str, styles: Sequence[tuple[str, int, int | None]] = ()) -> None:
     """Print lines: whole in a file, and wrapped at words in a terminal, where a long path still stays in one piece.
 
-    Args:
-        lines: what to print.
-        styles: of a part of each line: Rich's name, where it begins and where it ends.
+    A style of a part of each line has Rich's name, where it begins and where it ends.
     """
     room = terminal_width()
     screen = _Console(highlight=False, markup=False, emoji=False, width=room or 240)
@@ -93,14 +91,10 @@ def terminal_width() -> int | None:
 def print_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, spare: Sequence[str] = ()
 ) -> None:
-    """Print a table that fits the terminal.
+    """Print a table that fits the terminal, with the first ``left`` columns aligned to the left.
 
-    Args:
-        headings: of the columns.
-        rows: a text for each column.
-        left: how many columns, from the first, are aligned to the left.
-        spare: headings of columns that may be left out, with a word, where there is no room, the first of them first;
-            a terminal that is too narrow even so gets row after row, with a line for each column.
+    Columns with ``spare`` headings may be left out, with a word, where there is no room, the first of them first; a
+    terminal that is too narrow even so gets row after row, with a line for each column.
     """
     widths = {column: max(cell_len(row[column]) for row in (headings, *rows)) for column in range(len(headings))}
     room, left_out = terminal_width(), []

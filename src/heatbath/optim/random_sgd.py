@@ -95,16 +95,10 @@ class RandomSGD(torch.optim.SGD):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        sgd = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-        }
-        flags = {"maximize": maximize, "foreach": foreach, "differentiable": differentiable, "fused": fused}
-        draws = {"capturable": capturable, "law": law, "coupling": coupling, "seed": seed}
-        defaults: dict[str, Any] = {**sgd, **flags, **draws}
+        defaults: dict[str, Any] = {"lr": lr, "momentum": momentum, "dampening": dampening}
+        defaults |= {"weight_decay": weight_decay, "nesterov": nesterov, "maximize": maximize, "foreach": foreach}
+        defaults |= {"differentiable": differentiable, "fused": fused, "capturable": capturable}
+        defaults |= {"law": law, "coupling": coupling, "seed": seed}
         check_settings(defaults)
         self._walkers: dict[int, Multipliers] = {}  # the draws at hand for each group: a cache
         self._in_half: dict[int, bool] = {}  # whether a group has parameters in float16: likewise

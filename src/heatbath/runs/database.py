@@ -23,11 +23,8 @@ _ADVICE = "'heatbath runs repair' saves what can be saved; or put back a copy, o
 class Database:
     """SQLite in WAL mode, so that readers never wait for a training, nor a training for them.
 
-    On a network disk, where there is no WAL, it has a rollback journal, and they wait for each other.
-
-    Args:
-        path: the folder; made by the first transaction if it is not there, unless only to be read.
-        read_only: neither write nor create anything; works on a folder that cannot be written to.
+    On a network disk, where there is no WAL, it has a rollback journal, and they wait for each other. The folder is
+    made by the first transaction. To be read only, it may be one that cannot be written to.
     """
 
     FILE = "heatbath.sqlite"

@@ -144,10 +144,7 @@ def _keep(database: Path) -> Path:
 def scan(content: bytes, schema: Mapping[str, str]) -> Iterator[tuple[object, ...]]:
     """Yield what looks like a row in all pages of a database that are in use.
 
-    Args:
-        content: of the file.
-        schema: the statements that make a table with row numbers, and one without, by name. A row of the first kind has
-            its number before its values.
+    The schema has the statements that make a table with row numbers, which stand before the values, and one without.
     """
     size = int.from_bytes(content[16:18])
     size = size if size in {1 << power for power in range(9, 16)} else 4096

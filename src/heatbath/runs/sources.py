@@ -76,12 +76,9 @@ def read_groups(
 ) -> dict[str, Records] | dict[str, Table]:
     """Return the runs of a store or file by the values of some settings or columns, in the order of their first run.
 
-    Args:
-        source: what `read_records` takes, or a table: CSV with a line of headings, or JSONL with an object on each
-            line, whose objects inside have columns such as ``config.lr``. Of a table with a row for each epoch of a
-            run, as our own CSV, the last epoch of each run is taken.
-        by: the settings or columns; none for a single group.
-        where: settings or columns that must have a value, as text.
+    The source is what `read_records` takes, or a table: CSV with a line of headings, or JSONL with an object on each
+    line, whose objects inside have columns such as ``config.lr``. Of a table with a row for each epoch of a run, as our
+    own CSV, the last epoch of each run is taken. ``where`` has settings or columns that must have a value, as text.
     """
     where = where or {}
     kind = source.name.removesuffix(".gz")

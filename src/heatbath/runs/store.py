@@ -69,12 +69,7 @@ class Store(Database):
     def records(
         self, runs: Iterable[str] | None = None, *, where: Callable[[RunConfig], bool] = lambda _: True
     ) -> list[Record]:
-        """Return the records, in the order in which the runs came here.
-
-        Args:
-            runs: their names; all by default. A name that is not here is left out.
-            where: only those whose config it likes.
-        """
+        """Return the records of some runs, or of all, in the order in which they came; a name not here is left out."""
         records, damaged = self.survey(runs)
         rows.refuse(damaged, self._named / self.FILE)
         return [record for record in records if where(record.config)]

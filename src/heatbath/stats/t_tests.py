@@ -67,14 +67,9 @@ def seeds_needed(
 ) -> int:
     """Return the number of seeds per group with which a test passes with the chance ``power``, by the noncentral t.
 
-    Args:
-        sd_a: standard deviation of the first group.
-        sd_b: of the second group.
-        difference: the true difference of the means.
-        power: the chance to pass.
-        level: of the test; a one-sided test at ``level`` needs as many as a two-sided one at ``2 level - 1``.
-        margin: of the tests of ``|difference| <= margin``: the two one-sided ones that confirm it where the difference
-            is within, the one that rejects it where it is beyond; 0 for the two-sided test of a difference.
+    The tests of ``|difference| <= margin`` are the two one-sided ones that confirm it where the true difference is
+    within, and the one that rejects it where it is beyond; a margin of 0 is the two-sided test of a difference. A
+    one-sided test at ``level`` needs as many as a two-sided one at ``2 level - 1``.
     """
     check_probability("level", level)
     check_probability("power", power)

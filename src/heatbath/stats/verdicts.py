@@ -242,11 +242,8 @@ def judge(
     of 5 %, and twice as many as allowed in a large family. Skewed groups of which one is spread 4 times as far had up
     to 16 %, and one against a number up to 19 %.
 
-    Args:
-        claims: the family.
-        level: the chance that no verdict of confirmed or contradicted is wrong.
-        power: the chance to settle an open claim with ``seeds_needed``, if all is as it seems.
-        planned: whether the claims were made before the runs were looked at; the verdicts say if not.
+    ``power`` is the chance to settle an open claim with ``seeds_needed``, if all is as it seems. Verdicts on claims
+    that were not ``planned`` before the runs were looked at say so.
     """
     check_probability("level", level, above=0.5)
     check_probability("power", power)

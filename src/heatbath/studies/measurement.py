@@ -54,19 +54,7 @@ def measure_training(
 ) -> Measurement:
     """Train, and return the gradient noise at some epochs and the thermometer's readings in between.
 
-    Args:
-        knobs: rate, batch size, momentum, Nesterov, law and coupling.
-        model: of one of `heatbath.tasks.registry.networks`.
-        dataset: one with images of the network's shape.
-        epochs: how long to train.
-        at_epochs: after which epochs to measure the noise; by default before the first, in the middle and at the end.
-        weight_decay: part of the gradient, as in SGD.
-        samples: how many training images the noise is measured on.
-        readings: how many times the thermometer is read.
-        seed: of weights, order and multipliers.
-        device: where to train.
-        data_dir: where to look for the data first.
-        progress: called with the fraction done and what is being done.
+    The noise is measured on some training ``samples``, by default before the first epoch, in the middle and at the end.
     """
     report = progress or (lambda _fraction, _message: None)
     check_images(model, dataset)

@@ -23,27 +23,15 @@ _CHUNK = 250  # samples that are differentiated at once
 
 @dataclass(frozen=True)
 class NoiseShape:
-    """What the noise of a batch looks like along one direction; of a Gaussian 0 and 0.0027.
+    """What the noise of a batch looks like along one direction; of a Gaussian 0 and 0.0027."""
 
-    Attributes:
-        sample_kurtosis: the excess kurtosis of the projections of single samples.
-        batch_kurtosis: that of the mean over a batch.
-        tail: how often the mean over a batch is more than three standard deviations off.
-    """
-
-    sample_kurtosis: float
-    batch_kurtosis: float
-    tail: float
+    sample_kurtosis: float  # the excess kurtosis of the projections of single samples
+    batch_kurtosis: float  # that of the mean over a batch
+    tail: float  # how often the mean over a batch is more than three standard deviations off
 
 
 class Projections:
-    """Projects the gradients of samples on directions.
-
-    Args:
-        model: in whose mode the losses are taken; dropout should be off.
-        inputs: of the samples.
-        labels: theirs; the loss is the cross entropy.
-    """
+    """Projects the gradients of samples on directions; the loss is the cross entropy, and dropout should be off."""
 
     def __init__(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> None:
         self._model, self._parts = model, list(zip(inputs.split(_CHUNK), labels.split(_CHUNK), strict=True))

@@ -70,11 +70,8 @@ def simulate_plane(
     Both begin as a Gaussian of half the thermal widths of the stiffest minimum about ``start``, at rest on average. The
     equation is integrated by BAOAB in steps of at most a quarter of the time ``l / (1 - mu)`` of its friction.
 
-    Args: as for `heatbath.studies.simulation.simulate`, but:
-        diffusion: the variance of a per-sample gradient in one direction, without the law's factor.
-        start: the mean position at first; by default the far arm of Rosenbrock's valley, (-1, 1), or 8 temperatures
-            above the first minimum in the direction (-1, 1).
-        trajectories: how many of each kind.
+    The start is by default the far arm of Rosenbrock's valley, (-1, 1), or 8 temperatures above the first minimum in
+    the direction (-1, 1). ``diffusion`` is the variance of a per-sample gradient in one direction.
     """
     report = progress or (lambda _fraction, _message: None)
     landscape = parse_landscape(landscape)

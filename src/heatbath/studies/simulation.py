@@ -73,19 +73,9 @@ def simulate(
 ) -> Simulation:
     """Return the density and the trajectories of SGD from one start, side by side.
 
-    Both begin as a Gaussian of half the thermal widths about ``start``, at rest on average.
-
-    Args:
-        knobs: learning rate, batch size, momentum, Nesterov, law, coupling and data set size.
-        landscape: a loss of one dimension or its name, such as ``"double-well:0.2:2"`` (barrier, separation).
-        diffusion: the variance of a per-sample gradient, without the law's factor.
-        start: the mean position at first; by default 1.5 thermal widths outside the first minimum.
-        steps: how many steps of SGD to follow.
-        frames: at how many of them to look; the first ones lie closer, where more happens.
-        trajectories: how many SGD trajectories make the histogram.
-        cells: of the mesh; by default at least four to a thermal width.
-        seed: of the trajectories.
-        progress: called with the fraction done and what is being done.
+    Both begin as a Gaussian of half the thermal widths about ``start``, by default 1.5 of them outside the first
+    minimum, at rest on average. The landscape has one dimension; ``diffusion`` is the variance of a per-sample
+    gradient, without the law's factor. The mesh has at least four cells to a thermal width, unless ``cells`` is given.
     """
     report = progress or (lambda _fraction, _message: None)
     landscape = parse_landscape(landscape)

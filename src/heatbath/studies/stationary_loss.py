@@ -29,19 +29,12 @@ _CHUNK = 4096  # samples that are evaluated at once
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A classification by a network of linear layers with ReLU between them, and weight decay on all parameters.
+    """A classification by a network of linear layers with ReLU between them, and weight decay on all parameters."""
 
-    Attributes:
-        inputs: of shape ``(samples, features)``.
-        labels: integers.
-        sizes: of the layers: features, hidden units, classes. Two sizes are softmax regression.
-        weight_decay: ``w`` in the regularised loss ``f = cross entropy + w |x|^2 / 2``.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    sizes: tuple[int, ...]
-    weight_decay: float
+    inputs: Tensor  # of shape ``(samples, features)``
+    labels: Tensor  # integers
+    sizes: tuple[int, ...]  # of the layers: features, hidden units, classes; two sizes are softmax regression
+    weight_decay: float  # ``w`` in the regularised loss ``f = cross entropy + w |x|^2 / 2``
 
     def start(self, replicas: int, generator: torch.Generator) -> list[Tensor]:
         """Return the parameters of replicas, as torch starts linear layers: weights and biases, layer by layer."""
@@ -82,24 +75,11 @@ def measure_stationary_losses(
     seed: int = 0,
     progress: OnFraction | None = None,
 ) -> Array:
-    """Train replicas, and return the mean regularised loss of each over two stretches of the training.
+    """Train replicas, and return the mean regularised loss of each over two stretches: shape ``(replicas, 2)``.
 
-    Args:
-        problem: what is trained.
-        knobs: rate, momentum, law and coupling; ``sampling`` says how batches are drawn. What is left over of a
-            shuffled epoch sits out.
-        summed_rate: the sum of ``lr / (1 - momentum)`` over the steps of a stretch. Means are over the second half of
-            the first, and of a second one that follows: where they agree, the state is stationary.
-        replicas: how many, of seeds ``seed``, ``seed + 1``, ... for the multipliers.
-        readings: at how many random steps the loss is taken, in each stretch.
-        seed: of everything random.
-        progress: called with the fraction done and what is being done.
-
-    Returns:
-        shape ``(replicas, 2)``.
-
-    Raises:
-        ValueError: the loss is no number any more.
+    ``summed_rate`` is the sum of ``lr / (1 - momentum)`` over the steps of a stretch. Means are over ``readings``
+    random steps in the second half of the first, and of a second one that follows: where they agree, the state is
+    stationary. What is left over of a shuffled epoch sits out. A loss that is no number any more raises ValueError.
     """
     generator = torch.Generator(problem.inputs.device).manual_seed(seed)
     parameters = problem.start(replicas, generator)
@@ -123,11 +103,7 @@ def measure_stationary_losses(
 
 
 def find_minimum(problem: Problem, seed: int = 0) -> tuple[list[Tensor], float]:
-    """Return the parameters, in double precision, and the regularised loss of the minimum of softmax regression.
-
-    Raises:
-        ValueError: it is a network of several layers, which has more than one minimum.
-    """
+    """Return the parameters, in double precision, and the regularised loss of the minimum of softmax regression."""
     if len(problem.sizes) != 2:
         raise ValueError(f"sizes must be features and classes, for one minimum; got {problem.sizes}")
     problem = replace(problem, inputs=problem.inputs.double())

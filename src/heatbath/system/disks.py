@@ -51,11 +51,9 @@ def find_disk(path: Path) -> Disk:
 
 
 def check_locks(folder: Path, named: Path) -> None:
-    """Refuse a network disk whose locks other machines do not see, or that has none. Nothing is left behind.
+    """Refuse a network disk whose locks other machines do not see, or that has none; ``named`` is the caller's name.
 
-    Args:
-        folder: which need not be there yet.
-        named: the folder as the caller knows it, for the message.
+    Nothing is left behind, and the folder need not be there yet.
     """
     disk = find_disk(folder)
     if not disk.is_network:

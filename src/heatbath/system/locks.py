@@ -19,10 +19,7 @@ _PRIVATE: set[int] = set()
 class Owner:
     """The right of one process to what it claims in a folder; it lasts until `close`, or until the process is gone.
 
-    A child that is forked from the process has no part in it.
-
-    Args:
-        folder: where the lock files of all owners are; made if need be.
+    A child that is forked from the process has no part in it. The folder is made if need be.
     """
 
     def __init__(self, folder: Path) -> None:

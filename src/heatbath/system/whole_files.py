@@ -51,12 +51,7 @@ def write_together(folder: str | Path, draw: Callable[[Path], object]) -> list[P
 
 
 def check_folder(path: Path, name: str) -> None:
-    """Refuse a folder that could not be made or written to, before any work is done for it.
-
-    Args:
-        path: the folder.
-        name: of the option or argument, for the message.
-    """
+    """Refuse a folder that could not be made or written to, before any work is done; ``name`` is of the option."""
     there = path
     try:
         while not _is_taken(there):
