@@ -67,7 +67,7 @@ def test_a_second_run_has_a_file_of_its_own(tmp_path, first):
     before = path.read_text()
     for number in (2, 3):
         again = CSVLog(path)
-        with pytest.warns(UserWarning, match=rf"another run: this one goes to .*run-{number}\.csv"):
+        with pytest.warns(UserWarning, match=rf"another run, .*: this one goes to .*run-{number}\.csv"):
             again({"step": first, "temperature": 1.0})
         again({"step": first + 10, "temperature": None})
         assert again.path == tmp_path / f"run-{number}.csv"
@@ -76,3 +76,74 @@ def test_a_second_run_has_a_file_of_its_own(tmp_path, first):
     CSVLog(path)({"step": 20, "temperature": 10.0})  # resumed from a checkpoint before the last reading
     CSVLog(path)({"step": 40, "temperature": 20.0})
     assert path.read_text().split()[-2:] == ["20,10.0", "40,20.0"]
+
+
+def run(path, interval, steps, state=None, lr=0.1):
+    """A run of a thermometer that logs; return its state, its history and its log."""
+    model, log = small_network(), CSVLog(path)
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    with Thermometer(model, optimizer, interval=interval, callback=log) as thermometer:
+        if state is not None:
+            thermometer.load_state_dict(state)
+        for k in range(steps):
+            step(model, optimizer, thermometer, *batch(k), cross_entropy)
+    return thermometer.state_dict(), thermometer.history, log
+
+
+def logged(path):
+    with path.open(newline="") as file:
+        return [{key: float(cell) if cell else None for key, cell in row.items()} for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3, 4, 6, 8])
+def test_a_second_run_of_any_interval_is_not_mixed_into_the_first(tmp_path, interval):
+    path = tmp_path / "run.csv"
+    first, history, _ = run(path, 2, 6)
+    with pytest.warns(UserWarning, match=r"run\.csv holds another run, .*run-2\.csv") as told:
+        second, others, log = run(path, interval, 8, lr=0.2)
+    assert len(told) == 1
+    assert (logged(path), logged(log.path)) == (history, others)
+    with pytest.warns(UserWarning, match="this one goes to"):
+        _, others, log = run(path, interval, 8, second, lr=0.2)  # resumed, it goes on in its own file
+    assert log.path == tmp_path / "run-2.csv"
+    assert logged(log.path) == others
+    _, history, log = run(path, 2, 2, first)
+    assert log.path == path
+    assert logged(path) == history
+
+
+def test_a_run_that_was_saved_before_its_first_reading_goes_on_in_its_file(tmp_path):
+    path = tmp_path / "run.csv"
+    state, _, _ = run(path, 4, 3)
+    run(path, 4, 5, state)
+    _, _, log = run(path, 4, 5, state)  # stopped, and resumed from the same checkpoint
+    assert log.path == path
+    assert [row["step"] for row in logged(path)] == [4, 8, 4, 8]
+
+
+def test_a_group_that_is_added_makes_another_file(tmp_path):
+    model = small_network()
+    (first, *others), log = model.parameters(), CSVLog(tmp_path / "run.csv")
+    optimizer = torch.optim.SGD([first], 0.1)
+    with Thermometer(model, optimizer, interval=1, callback=log) as thermometer:
+        step(model, optimizer, thermometer, *batch(0), cross_entropy)
+        optimizer.add_param_group({"params": others})
+        with pytest.warns(UserWarning, match=r"other columns: this one goes to .*run-2\.csv"):
+            step(model, optimizer, thermometer, *batch(1), cross_entropy)
+        step(model, optimizer, thermometer, *batch(2), cross_entropy)
+    assert [row["step"] for row in logged(tmp_path / "run.csv")] == [1]
+    assert [row["step"] for row in logged(tmp_path / "run-2.csv")] == [2, 3]
+
+
+def test_tensorboard_itself(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    model, log = small_network(), TensorBoardLog(tmp_path)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with Thermometer(model, optimizer, interval=2, callback=log) as thermometer:
+        for k in range(4):
+            step(model, optimizer, thermometer, *batch(k), cross_entropy)
+    log.writer.close()
+    events = EventAccumulator(str(tmp_path)).Reload().Scalars("heatbath/temperature")
+    assert [event.step for event in events] == [2, 4]
+    assert [event.value for event in events] == pytest.approx([r["temperature"] for r in thermometer.history])

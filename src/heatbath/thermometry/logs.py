@@ -69,20 +69,26 @@ class CSVLog:
 
     The columns are the keys of the first reading; None becomes an empty cell. Every row is on the disk when the call
     returns. A resumed run may repeat a step that it had logged before it was stopped: the later row is the right one.
-    A run that begins anew, before the first step of the file or between its steps, is another one: it goes to a file of
-    its own, ``run-2.csv`` for ``run.csv``, and a warning says so. ``path`` is where the rows go.
+    A run that is not that of the file goes to a file of its own, ``run-2.csv`` for ``run.csv``, and a warning says so.
+    A `Thermometer` tells which run it is; else it is another one if its first step lies before those of the file or
+    between them. ``path`` is where the rows go.
 
     Raises:
         ValueError: the file has other columns than the reading.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = self._asked = Path(path)
         self._columns: list[str] | None = None
+        self._run: tuple[int, dict[Any, Reading]] | None = None  # its steps and readings so far, if somebody told
+
+    def begin(self, step: int, history: Iterable[Reading]) -> None:
+        """Tell which run comes now: one that is at ``step``, 0 if it is new, and had these readings."""
+        self._columns, self._run = None, (step, {reading["step"]: reading for reading in history})
 
     def __call__(self, reading: Reading) -> None:
         """Append one row."""
-        if self._columns is None:
+        if self._columns is None or set(self._columns) != set(reading):  # which changes if a group is added
             self._columns = self._open(reading)
         if set(self._columns) != set(reading):
             raise ValueError(
@@ -93,26 +99,42 @@ class CSVLog:
             csv.DictWriter(file, self._columns).writerow(reading)
 
     def _open(self, reading: Reading) -> list[str]:
-        """Return the columns of the file, whose header is written if it has none."""
-        columns, text = list(reading), self.path.read_bytes().decode() if self.path.exists() else ""
-        whole = text[: text.rfind("\n") + 1]
-        if not whole and ",".join(columns).startswith(text.rstrip("\r")):  # it is empty, or was killed in the header
+        """Return the columns of the file of this run, whose header is written if it has none."""
+        others = (self._asked.with_stem(f"{self._asked.stem}-{k}") for k in itertools.count(2))
+        for path in itertools.chain([self._asked], others):
+            columns, text = list(reading), path.read_bytes().decode() if path.exists() else ""
+            whole = text[: text.rfind("\n") + 1]
+            is_empty = not whole and ",".join(columns).startswith(text.rstrip("\r"))  # or it was killed in the header
+            found, *rows = csv.reader(text.splitlines() or [""])
+            if is_empty or self._is_ours(reading, found, rows):
+                break
+        if path not in (self.path, self._asked):
+            message = f"{self._asked} holds another run, or other columns: this one goes to {path}"
+            warnings.warn(message, UserWarning, stacklevel=4)
+        self.path = path
+        if is_empty:
             return self._header(columns)
-        found, *rows = csv.reader(text.splitlines())
-        if set(found) != set(columns):
-            return found  # a file of others is kept, and told of
-        place = found.index("step") if "step" in found else 0
-        steps = [int(float(row[place])) for row in rows if len(row) == len(found) and row[place]]
-        step = int(reading.get("step") or 0)
-        if "step" in found and steps and (step <= steps[0] or (step < steps[-1] and step not in steps)):
-            names = (self.path.with_stem(f"{self.path.stem}-{k}") for k in itertools.count(2))
-            free = next(path for path in names if not path.exists())
-            warnings.warn(f"{self.path} holds another run: this one goes to {free}", UserWarning, stacklevel=4)
-            self.path = free
-            return self._header(columns)
-        if whole != text:  # it was killed in a row
+        if whole != text and set(found) == set(columns):  # it was killed in a row
             os.truncate(self.path, len(whole.encode()))
         return found
+
+    def _is_ours(self, reading: Reading, columns: list[str], rows: list[list[str]]) -> bool:
+        """Whether a file is that of this run. If nobody told which that is, a file of others is kept, and told of."""
+        if "step" not in columns or set(columns) != set(reading):
+            return self._run is None
+        found = [dict(zip(columns, row, strict=True)) for row in rows if len(row) == len(columns)]
+        steps = [int(float(row["step"])) for row in found]
+        if not steps:
+            return True
+        if self._run is None:
+            step = int(reading["step"] or 0)
+            return step > steps[0] and (step > steps[-1] or step in steps)
+        now, earlier = self._run
+        if steps[0] > now:  # it was saved before its first reading
+            return now > 0
+        return found[0] == {
+            key: "" if x is None else str(x) for key, x in earlier.get(steps[0], {}).items() if key in columns
+        }
 
     def _header(self, columns: list[str]) -> list[str]:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ from heatbath.laws import Law, parse_law
 from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
 from heatbath.thermometry.averages import Estimate
 from heatbath.thermometry.batch_halves import NoHalvesError, compare_halves
-from heatbath.thermometry.logs import Callback, Reading, WarnOnce, check_callbacks, one_line, show_numbers
+from heatbath.thermometry.logs import Callback, CSVLog, Reading, WarnOnce, check_callbacks, one_line, show_numbers
 from heatbath.thermometry.per_sample import call_model, innermost
 from heatbath.thermometry.readings import Readings
 from heatbath.thermometry.step_noise import DataParallel, NoiseSample, StepNoise, trainable
@@ -151,7 +151,7 @@ class Thermometer:
         self._missing = ""  # why the coming reading will have no noise
         self._warn = WarnOnce()
         self._hook = self.optimizer.register_step_post_hook(self._after_step)
-        self._prepare()
+        self._begin()
 
     @property
     def temperature(self) -> float | None:
@@ -318,7 +318,7 @@ class Thermometer:
         self.step = int(state_dict["step"])
         self._readings.load_state_dict(state_dict)
         self.history = [dict(reading) for reading in state_dict["history"]]
-        self._prepare()
+        self._begin()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if is_dynamo_compiling():
@@ -352,6 +352,11 @@ class Thermometer:
 
     _after_step_outside_graph = outside_graphs(_after_step)
 
+    def _begin(self) -> None:
+        for log in (log for log in self._callbacks if isinstance(log, CSVLog)):
+            log.begin(self.step, self.history)
+        self._prepare()
+
     def _prepare(self) -> None:
         """Let go of the last step, and watch the coming one if a reading is due."""
         self._let_go()
@@ -375,9 +380,8 @@ class Thermometer:
             self._warn(
                 "clipping",
                 f"the optimizer got gradients {sample.clipping:.3g} times those of the backward passes (clipped, or a "
-                "last step of fewer micro-batches?): "
-                "trace and noise scale are those before, the temperature that of a rate smaller by this factor; "
-                "gradients of a GradScaler need Thermometer(..., scaler=...)",
+                "last step of fewer micro-batches?): trace and noise scale are those before, the temperature that of a "
+                "rate smaller by this factor; gradients of a GradScaler need Thermometer(..., scaler=...)",
             )
         if self._missing:
             self._warn(self._missing, f"the reading at step {self.step} lacks its noise: {self._missing}")
