@@ -185,6 +185,35 @@ def test_any_optimizer_has_noise_and_says_why_it_has_no_temperature(kind):
     assert_alike(*[[{key: r[key] for key in keys} for r in t.history] for t in (thermometer, reference)])
 
 
+@pytest.mark.parametrize("parent", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, hb.RandomSGD])
+def test_a_subclass_with_a_step_of_its_own_is_not_its_parent(parent):
+    class Mere(parent):
+        pass
+
+    class Other(parent):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    model = small_network()
+    for _ in range(2):  # torch wraps the step of a class when its first optimizer is built
+        assert Thermometer(model, Mere(model.parameters(), lr=0.1)).reason == ""
+        thermometer = Thermometer(model, Other(model.parameters(), lr=0.1))
+        assert thermometer.temperature is None
+        assert "the step of Other is not known" in thermometer.reason
+
+
+def test_settings_like_those_of_sgd_tell_no_step():
+    class Signs(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {"lr": 0.1, "momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False})
+
+        def step(self):
+            raise NotImplementedError
+
+    model = small_network()
+    assert Thermometer(model, Signs(model.parameters())).temperature is None
+
+
 def test_multiplied_gradients_are_not_clipped_ones():
     """`randomize` multiplies them after the backward pass, also of an optimizer whose step is not known."""
     for kind in (Lion, torch.optim.AdamW):

@@ -12,9 +12,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.functional import cross_entropy, mse_loss
 
+from heatbath.thermometry.noise import measure_noise
 from heatbath.thermometry.thermometer import Thermometer
 from ranks import member
 from thermometer_runs import batch, small_network, step
@@ -237,8 +238,13 @@ def shard_and_refuse(rank, folder):
     with member(rank, 1, folder):
         model = small_network()
         fully_shard(model, mesh=DeviceMesh.from_group(dist.group.WORLD, "cpu"))
-        with pytest.raises(TypeError, match="does not support sharded parameters"):
+        with pytest.raises(TypeError, match=r"^Thermometer does not support sharded parameters"):
             Thermometer(model, torch.optim.AdamW(model.parameters(), 0.1))
+        with pytest.raises(TypeError, match=r"^measure_noise does not support sharded parameters"):
+            measure_noise(model, cross_entropy, *batch(0))
+        older = FullyShardedDataParallel(small_network(), device_id=torch.device("cpu"), use_orig_params=True)
+        with pytest.raises(TypeError, match=r"^Thermometer does not support sharded parameters"):
+            Thermometer(older, torch.optim.AdamW(older.parameters(), 0.1))
 
 
 def test_sharded_parameters():

@@ -35,6 +35,7 @@ class Objective:
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         if not callable(loss_fn):
             raise TypeError(f"loss_fn must be a function of outputs and targets, got {type(loss_fn).__name__}")
+        refuse_shards(model, "measure_noise")
         self.model = model = innermost(model)
         self.loss_fn = loss_fn
         trainable = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
@@ -211,6 +212,17 @@ def innermost(model: nn.Module) -> nn.Module:
             model = inner
         else:
             return model
+
+
+def refuse_shards(model: nn.Module, what: str) -> None:
+    """Raise TypeError if the parameters are sharded: by FSDP, of either kind, or as tensors of a mesh."""
+    # By its name: the module that has the class takes long to import.
+    is_wrapped = any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
+    if is_wrapped or any(hasattr(p, "full_tensor") for p in model.parameters()):
+        raise TypeError(
+            f"{what} does not support sharded parameters (FSDP, tensor parallelism), of which a rank sees a part: "
+            "call measure_noise on an unsharded copy of the model"
+        )
 
 
 def call_model(model: nn.Module, inputs: Data) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -21,11 +22,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from heatbath.laws import Coupling, Law
 from heatbath.optim.draw_sources import current_draw, hooked_optimizer
 from heatbath.optim.random_sgd import RandomSGD
-from heatbath.thermometry.per_sample import as_real
+from heatbath.thermometry.per_sample import as_real, refuse_shards
 from heatbath.thermostat import Thermostat
-
-_SGD_KNOBS = {"lr", "momentum", "dampening", "weight_decay", "nesterov"}
-_OTHER_KNOBS = {"betas", "eps", "alpha", "rho", "lambd", "trust_coefficient"}
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class StepRule(ABC):
 
 
 class SGDRule(StepRule):
-    """SGD, and everything that has its settings and no others."""
+    """SGD and `RandomSGD`."""
 
     def momentum(self, group: dict[str, Any]) -> float:
         """Return ``mu`` of a group."""
@@ -161,20 +159,17 @@ def watched_optimizer(model: nn.Module, optimizer: Optimizer) -> Optimizer:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if not {id(p) for p in parameters} & {id(p) for p in model.parameters()}:
         raise ValueError("the optimizer holds none of the model's parameters: give the model that it trains")
-    if any(hasattr(p, "full_tensor") for p in parameters):
-        raise TypeError(
-            "Thermometer does not support sharded parameters (FSDP, tensor parallelism): a rank sees only a part of "
-            "each gradient; measure_noise on an unsharded copy gives the noise"
-        )
+    refuse_shards(model, "Thermometer")
     return optimizer
 
 
 def find_rule(optimizer: Optimizer, law: Law | None = None) -> tuple[StepRule | None, str]:
     """Return the rule of an optimizer's step, or None and why its temperature is not known."""
-    settings = set(optimizer.defaults)
-    if isinstance(optimizer, Adam | AdamW):
+    # Not where it is defined: torch puts a wrapper into the class of every optimizer that is built.
+    step = unwrap(type(optimizer).step)
+    if step in (unwrap(Adam.step), unwrap(AdamW.step)):
         return AdamRule(optimizer, law), ""
-    if not isinstance(optimizer, SGD) and (not settings >= _SGD_KNOBS or settings & _OTHER_KNOBS):
+    if step not in (unwrap(SGD.step), unwrap(RandomSGD.step)):
         name = type(optimizer).__name__
         return None, f"the step of {name} is not known: SGD, RandomSGD, Adam and AdamW have a temperature"
     for group in optimizer.param_groups:
