@@ -45,6 +45,14 @@ def weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+def read_tensorboard(folder, name):
+    """Steps and values of a scalar that TensorBoard has in a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder)).Reload().Scalars(name)
+    return [event.step for event in events], [event.value for event in events]
+
+
 def train_plainly(build, folder, stops=False):
     assert not stops, "the oracle never stops"
     model = Perceptron()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torchmetrics
-from hosts import EPOCHS, Perceptron, Samples, batches, weights
-from lightning.pytorch.loggers import CSVLogger
+from hosts import EPOCHS, Perceptron, Samples, batches, read_tensorboard, weights
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins import MixedPrecision
 from plain_loops import assert_close, in_pairs, measure_plainly, random_sgd
 from torch import nn
@@ -166,6 +166,14 @@ def test_readings_go_to_the_loggers(tmp_path):
         rows = [row for row in csv.DictReader(file) if row["heatbath/temperature"]]
     assert [int(row["step"]) for row in rows] == [reading["step"] for reading in callback.history] == [3, 6, 9, 12]
     assert [float(row["heatbath/temperature"]) for row in rows] == [r["temperature"] for r in callback.history]
+
+
+def test_readings_arrive_in_tensorboard(tmp_path):
+    logger, callback = TensorBoardLogger(tmp_path), ThermometerCallback(interval=3)
+    fit(Module(), callback, logger=logger, log_every_n_steps=1)
+    steps, values = read_tensorboard(logger.log_dir, "heatbath/temperature")
+    assert steps == [3, 6, 9, 12]
+    assert values == pytest.approx([reading["temperature"] for reading in callback.history])
 
 
 class WithoutLoss(Module):

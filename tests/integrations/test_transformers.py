@@ -3,7 +3,7 @@ import warnings
 
 import pytest
 import torch
-from hosts import BATCH_SIZE, BATCHES, EPOCHS, Perceptron, Samples, training_arguments, weights
+from hosts import BATCH_SIZE, BATCHES, EPOCHS, Perceptron, Samples, read_tensorboard, training_arguments, weights
 from plain_loops import assert_close, in_pairs, measure_plainly, random_sgd
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -182,6 +182,15 @@ def test_readings_are_logged_by_the_trainer_beside_its_own_lines(tmp_path):
     assert [step for step, logs in lines if "loss" in logs] == [2, 4, 6, 8, 10, 12]
     kept = [line["heatbath/trace"] for line in trainer.state.log_history if "heatbath/trace" in line]
     assert kept == [reading["trace"] for reading in callback.history]
+
+
+def test_readings_arrive_in_tensorboard(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
+    callback = ThermometerCallback(interval=3)
+    train(tmp_path, callback, report_to=["tensorboard"])
+    steps, values = read_tensorboard(tmp_path / "events", "train/heatbath/temperature")
+    assert steps == [3, 6, 9, 12]
+    assert values == pytest.approx([reading["temperature"] for reading in callback.history])
 
 
 def reasons(callback):

@@ -105,3 +105,13 @@ def test_slopes_of_correlated_values_cover_the_truth():
     assert slope([0, 2, 4], [1.0, 2.0, 3.0]) == 0.5
     assert slope([0, 2, 4], [1.0, 2.0, 3.0]).high == math.inf
     assert slope(range(6), [1.0, 2.0, 3.0, 4.1, 5.0, 6.0]).high < 2.0
+
+
+def test_a_denominator_that_seems_to_be_below_zero_bounds_nothing():
+    """The squared length of a gradient is estimated without a bias, so that it may come out negative, and surely so."""
+    average = PairedAverage(0.9)
+    for a, b in ((2.0, -1.0), (2.1, -1.1), (1.9, -0.9)):
+        average.update(a, b)
+    ratio = average.ratio()
+    assert math.isnan(ratio)
+    assert (ratio.low, ratio.high) == (0.0, math.inf)

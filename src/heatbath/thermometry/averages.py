@@ -107,7 +107,7 @@ class PairedAverage:
         """Return ``<a>/<b>`` of a positive quantity, ``nan`` unless ``<b> > 0``.
 
         The interval is Fieller's: all ``R`` for which ``<a> - R <b>`` is compatible with zero. It has no upper end
-        where ``<b>`` is compatible with zero itself.
+        where ``<b>`` is compatible with zero itself, and no end at all where it is surely below.
         """
         (a, b), variances, reach = self._moments(confidence)
         value = a / b if b > 0.0 else math.nan
@@ -116,6 +116,8 @@ class PairedAverage:
         square, cross, rest = (np.outer([a, b], [a, b]) - reach**2 * variances)[[1, 0, 0], [1, 1, 0]]
         root = math.sqrt(max(cross**2 - square * rest, 0.0))
         if square > 0.0:
+            if b < 0.0:
+                return Estimate(value, 0.0)
             return Estimate(value, max((cross - root) / square, 0.0), (cross + root) / square)
         return Estimate(value, (cross - root) / square if rest > 0.0 > square else 0.0, math.inf)
 
