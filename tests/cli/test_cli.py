@@ -21,6 +21,12 @@ def run(capsys, *arguments):
     return status, captured.out, captured.err
 
 
+def test_a_measurement_that_diverges_is_an_exit_status(heatbath):
+    status, out, err = heatbath("measure", "--lr", 1e6, "--epochs", 1, "--samples", 8, "--device", "cpu")
+    assert (status, out) == (3, "")
+    assert err.startswith("heatbath: the loss is ")
+
+
 def test_version_and_help(capsys):
     assert run(capsys, "--version") == (0, f"heatbath {heatbath.__version__}\n", "")
     for arguments in ([], ["--help"]):

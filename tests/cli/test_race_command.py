@@ -11,7 +11,8 @@ HERE = ("--device", "cpu", "--workers", 1, "--max-seeds", 10, "--quiet")
 def test_a_race_ends_with_a_sentence(heatbath, engine):
     status, out, err = heatbath(*RACE, *HERE)
     assert (status, err) == (0, "")
-    assert out.count("\n") == 2
+    assert max(map(len, out.splitlines())) <= 80
+    out = " ".join(out.split())
     assert "of 2 (" in out
     assert "look " in out
     assert len({run for run, _ in engine.trained}) in (10, 20)
@@ -20,6 +21,14 @@ def test_a_race_ends_with_a_sentence(heatbath, engine):
     assert report["sentence"] in out
     assert set(report["seeds"]) == {"lr=0.1", "lr=0.9,momentum=0.5"}
     assert not engine.trained
+
+
+def test_a_race_tells_by_its_status_that_runs_diverged(heatbath):
+    arms = ("race", "--arm", "lr=1e38", "--arm", "lr=0.01", "--set", "batch_size=32", "--set", "epochs=1")
+    some = (*HERE[:4], "-q", "--looks", 2, "--task", "own_task:rings")
+    assert heatbath(*arms, *some)[0] == 3
+    recipe = ("transfer", "--lr", 1e38, "--batch-size", 16, "--to-batch-size", 32, "--prove", "own_task:rings")
+    assert heatbath(*recipe, "--margin", "0.5", "--epochs", 1, "--max-seeds", 2, *HERE[:4], "-q")[0] == 3
 
 
 def test_an_interrupted_race_goes_on(heatbath, engine):

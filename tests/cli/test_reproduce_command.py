@@ -31,7 +31,7 @@ def trained(tmp_path_factory):
 def test_train_draw_and_judge(heatbath, tmp_path, monkeypatch):
     status, out, _ = heatbath(*SMOKE, "--seeds", 1)
     assert status == 0
-    assert re.search(r"^coupling +undecided +Both couplings reach the same test accuracy", out, re.MULTILINE)
+    assert re.search(r"^coupling: undecided.*\nBoth couplings reach the same test accuracy", out, re.MULTILINE)
     assert out.endswith("\nThe report, at the scale smoke: out/report.html\n")
     assert (tmp_path / "out" / "report.html").is_file()
     monkeypatch.setattr(run, "complete", lambda *_, **__: pytest.fail("trained again"))
@@ -145,8 +145,8 @@ def test_report_needs_no_training(heatbath, tmp_path, exported, monkeypatch):
     status, out, err = heatbath("report", "exports", "--out", "page")
     assert (status, err) == (0, "")
     assert "The report, at the scale smoke: page/report.html" in out
-    assert re.search(r"^coupling +\w+ +Both couplings reach the same test accuracy.*n = 2", out, re.MULTILINE)
-    assert re.search(r"^figure1 .* undecided ", out, re.MULTILINE)
+    assert re.search(r"^coupling: .*\nBoth couplings reach the same test accuracy", out, re.MULTILINE)
+    assert re.search(r"^figure1: undecided", out, re.MULTILINE)
     assert "Not complete: figure1;" in out
     page = (tmp_path / "page" / "report.html").read_text()
     assert str(tmp_path) not in page  # pages are sent to others
@@ -277,8 +277,8 @@ def test_verdicts_fit_the_terminal(capsys, monkeypatch, width):
     assert text.count("confirmed") == 3
     assert text.endswith("2 confirmed")
     assert "margin" not in text
-    assert width is None or max(map(len, out.splitlines())) <= width
-    assert (out.count("\n") == 4) == (width is None)
+    assert max(map(len, out.splitlines())) <= (width or 80)
+    assert not re.search(r"n =?$|^%|\d$", out.removesuffix("\n").rpartition("\n")[0], re.MULTILINE)
 
 
 def _clutter(folder):

@@ -6,6 +6,7 @@ import pytest
 import typer
 
 from heatbath import cli
+from heatbath.cli.screens import wrap
 
 
 def folder_options(command, path=()):
@@ -14,6 +15,16 @@ def folder_options(command, path=()):
         yield from folder_options(inner, (*path, name))
     names = {name for parameter in command.params for name in parameter.opts}
     yield from ((path, option) for option in ("--out", "--store", "--data-dir") if option in names)
+
+
+@pytest.mark.parametrize("room", range(20, 60))
+def test_no_line_ends_between_a_number_and_its_unit(room):
+    line = "The mean is 0.5 (95 %: 0.4 to 0.6, n = 12 pairs), 0.79 ± 0.04 in 30 min, 40 seeds decide a/long/path-to-it."
+    lines = wrap(line, room).splitlines()
+    assert " ".join(lines) == line
+    assert max(map(len, lines)) <= room
+    for part in ("95 %:", "n = 12 pairs),", "0.79 ± 0.04", "30 min,", "40 seeds", "a/long/path-to-it."):
+        assert any(part in one for one in lines)
 
 
 OPTIONS = list(folder_options(typer.main.get_command(cli.app)))

@@ -139,7 +139,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         if message is None:
             raise
         _complain(message)
-        return 2
+        return 3 if isinstance(error, FloatingPointError) else 2  # a training that diverged, or a wrong call
 
 
 def _complain(message: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from heatbath.cli.options import read_diverged, read_looks, read_where
-from heatbath.cli.screens import Answer, print_table, say, warn
+from heatbath.cli.screens import Answer, print_table, say_verdicts, warn
 
 if TYPE_CHECKING:
     from heatbath.stats.comparison import Comparisons
@@ -51,7 +51,7 @@ def compare_runs(
 
     def show() -> None:
         if isinstance(found, BestOf):
-            say(str(found))
+            say_verdicts(str(found))
             print_table(("group", "mean", "verdict"), [(g.name, f"{g.mean:.5g}", g.verdict) for g in found])
         else:
             print_comparisons(found)
@@ -93,7 +93,7 @@ def gate_runs(
     status = _STATUS[found.answer]
     data: dict[str, Any] = {"answer": found.answer, "status": status, "baseline": found.baseline}
     data |= {"metric": found.metric, "margin": float(allowed), "p": found.verdict.p_value, "notes": found.notes}
-    return Answer({**data, "sentence": found.sentence}, lambda: say(*told), status)
+    return Answer({**data, "sentence": found.sentence}, lambda: say_verdicts(*told), status)
 
 
 def read_two_groups(source: Path, by: list[str], where: Mapping[str, str]) -> dict[str, Any]:
@@ -109,13 +109,13 @@ def read_two_groups(source: Path, by: list[str], where: Mapping[str, str]) -> di
 def print_comparisons(found: Comparisons) -> None:
     """Print a sentence for each comparison, and first one for all if there are several; of many comparisons a table."""
     if len(found) > _SENTENCES:
-        say(found.sentence, "")
+        say_verdicts(found.sentence, "")
         rows = [(one.a.name, one.b.name, one.metric, one.verdict, str(one.interval)) for one in found]
         print_table(("a", "b", "metric", "a is", "difference"), rows, left=4)
         return
     many = len({one.metric for one in found}) > 1
     lines = [f"{one.metric}: {one.sentence}" if many else one.sentence for one in found]
-    say(*[found.sentence] * (len(found) > 1), *lines)
+    say_verdicts(*[found.sentence] * (len(found) > 1), *lines)
 
 
 def with_record(source: Path, make: Callable[[Path | None], Any]) -> tuple[Any, str | None]:

@@ -50,7 +50,7 @@ def _explain(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.strerror:  # the system's own, with a number and perhaps a file
         where = "" if error.filename is None else f"{error.filename}: "
         return f"{where}{error.strerror[0].lower()}{error.strerror[1:]}"
-    if isinstance(error, ValueError | TypeError | OSError):
+    if isinstance(error, ValueError | TypeError | OSError | FloatingPointError):
         return " ".join(str(error).split())
     return None
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from heatbath.cli.options import read_diverged, read_looks
 from heatbath.cli.progress import display
-from heatbath.cli.screens import Answer, say
+from heatbath.cli.screens import Answer, say, say_verdicts
+from heatbath.cli.summaries import diverged_status
 from heatbath.cli.training import Training
 from heatbath.runs.configs import RunConfig
 from heatbath.system.whole_files import check_folder
@@ -35,8 +36,8 @@ def race_arms(
 ) -> Answer:
     """Train recipes with more and more seeds until it is decided which one is better, or that they are equal.
 
-    An arm that is worse than another stops. The chance that any verdict is wrong is held over all looks. An interrupted
-    race goes on when the same command is given again, and ends as it would have.
+    An arm that is worse than another stops. The chance that any verdict is wrong is held over all looks. Run the same
+    command again to resume an interrupted race; its verdicts do not change. The exit status is 3 if a run diverged.
     """
     from heatbath.studies.race import race
 
@@ -56,8 +57,13 @@ def race_arms(
     rules |= {"store": training.store, "train": training.complete}
     found = race(arms, metric, margin, budget, max_seeds, **rules)
     page = None if out is None or not found.runs else found.write_page(out)
-    told = [*str(found).splitlines(), *([] if page is None else [f"The page: {page}"])]
-    return Answer(found.to_dict(), lambda: say(*told))
+
+    def show() -> None:
+        say_verdicts(*str(found).splitlines())
+        say(*[] if page is None else [f"The page: {page}"])
+
+    status = diverged_status(record for records in found.records.values() for record in records)
+    return Answer(found.to_dict(), show, status)
 
 
 def _read_settings(texts: Sequence[str], option: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -14,6 +15,9 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
+
+_UNITS = "s|min|h|[kMG]B|seeds?|runs?|pairs|epochs?|steps?|samples|claims?"
+_JOINTS = re.compile(rf"(?<=[\d.]) (?=%|(?:{_UNITS})\b)| (?=[=±] )|(?<= [=±]) ")  # spaces that no line ends at
 
 
 class Answer(NamedTuple):
@@ -58,12 +62,13 @@ def write(text: str) -> None:
         print(text)
 
 
-def say(*lines: str, styles: Sequence[tuple[str, int, int | None]] = ()) -> None:
-    """Print lines: whole in a file, and wrapped at words in a terminal, where a long path still stays in one piece.
+def say(*lines: str, styles: Sequence[tuple[str, int, int | None]] = (), width: int | None = None) -> None:
+    """Print lines, wrapped at words in a terminal, where a long path still stays in one piece.
 
-    A style of a part of each line has Rich's name, where it begins and where it ends.
+    A style of a part of each line has Rich's name, where it begins and where it ends. In a file or a pipe, lines are
+    wrapped at ``width``; without it they stay whole.
     """
-    room = terminal_width()
+    room = terminal_width() or width
     screen = _Console(highlight=False, markup=False, emoji=False, width=room or 240)
     with printing():
         for line in lines:
@@ -73,14 +78,23 @@ def say(*lines: str, styles: Sequence[tuple[str, int, int | None]] = ()) -> None
             screen.print(text, soft_wrap=True)
 
 
+def say_verdicts(*texts: str) -> None:
+    """Print verdicts as paragraphs, which are as easy to read in a file or a pipe as in a terminal."""
+    say(*texts, width=80)
+
+
 def warn(text: str) -> None:
     """Print a warning among the results."""
     say(f"Warning: {text}", styles=[("bold yellow", 0, 8)])
 
 
 def wrap(line: str, room: int | None) -> str:
-    """Return a line with breaks between words, so that it fits; no word is broken."""
-    return line if room is None else textwrap.fill(line, room, break_long_words=False, break_on_hyphens=False)
+    """Return a line with breaks between words, so that it fits; no word is broken, and no number from its unit."""
+    if room is None:
+        return line
+    joined = _JOINTS.sub("\N{NO-BREAK SPACE}", line)
+    filled = textwrap.fill(joined, room, break_long_words=False, break_on_hyphens=False)
+    return filled.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def terminal_width() -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from heatbath.cli.screens import Answer, print_table, say, warn
@@ -29,8 +29,12 @@ _GUESSING = math.log(10.0)  # the loss of ten classes that are equally likely
 
 def answer_with_runs(records: Sequence[Record], show: Callable[[], None]) -> Answer:
     """Return runs as an answer, whose status tells whether one has diverged."""
-    diverged = any(record.status == "diverged" for record in records)
-    return Answer([record.summary() for record in records], show, status=3 if diverged else 0)
+    return Answer([record.summary() for record in records], show, diverged_status(records))
+
+
+def diverged_status(records: Iterable[Record]) -> int:
+    """Return the exit status: 3 if a run has diverged."""
+    return 3 if any(record.status == "diverged" for record in records) else 0
 
 
 def print_groups(records: Sequence[Record]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from heatbath.cli.screens import Answer, print_table, say
+from heatbath.cli.screens import Answer, print_table, say, say_verdicts
+from heatbath.cli.summaries import diverged_status
 from heatbath.cli.training import Training
 from heatbath.laws import parse_law
 from heatbath.runs.configs import RunConfig
@@ -59,7 +60,8 @@ def transfer_recipe(
         race: dict[str, Any] = {"metric": metric, "max_seeds": max_seeds, "budget": budget, "store": training.store}
         ended = study.prove(found, _base(prove, epochs, training), margin, **race, train=training.complete)
     data = {**found.to_dict(), "proof": None if ended is None else ended.to_dict()}
-    return Answer(data, lambda: _show(found, ended, prove))
+    status = 0 if ended is None else diverged_status(record for runs in ended.records.values() for record in runs)
+    return Answer(data, lambda: _show(found, ended, prove), status)
 
 
 def _show(found: Any, ended: Any, prove: str | None) -> None:
@@ -79,7 +81,7 @@ def _show(found: Any, ended: Any, prove: str | None) -> None:
         return
     proved = [one.verdict for one in ended.comparisons] == ["equal"]
     words = [one.sentence for one in ended.comparisons] or [ended.sentence]
-    say(f"{'Proved' if proved else 'Not proved'} on {prove}: {words[0]}")
+    say_verdicts(f"{'Proved' if proved else 'Not proved'} on {prove}: {words[0]}")
 
 
 def _base(task: str, epochs: int, training: Training) -> RunConfig:

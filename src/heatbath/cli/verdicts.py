@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heatbath.cli import screens
-from heatbath.cli.screens import Answer, say, warn
+from heatbath.cli.screens import Answer, say, say_verdicts, warn
 
 if TYPE_CHECKING:
     from heatbath.report.panels import FigureData
@@ -21,23 +20,16 @@ _STYLES = {"confirmed": "green", "contradicted": "red", "undecided": "yellow"}
 def print_verdicts(verdicts: Sequence[tuple[str, Verdict]]) -> None:
     """Print figure, verdict, claim and our numbers, and how many verdicts there are of each kind.
 
-    In a terminal they are paragraphs, elsewhere a line each. Margins and p-values are in the report.
+    Margins and p-values are in the report.
     """
     from heatbath.stats import wording
 
-    widest = max((len(figure) for figure, _ in verdicts), default=0)
-    for number, (figure, verdict) in enumerate(verdicts):
+    for figure, verdict in verdicts:
         numbers = wording.numbers(verdict)
-        text = f"{verdict.claim}. {numbers[:1].upper()}{numbers[1:]}"
-        if screens.terminal_width() is None:
-            needs = f"; {wording.needs(verdict)}" if verdict.seeds else ""
-            say(f"{figure:<{widest}}  {verdict.outcome:<12}  {text}{needs}")
-        else:
-            say(*[""] * bool(number))
-            styles = [("bold", 0, len(figure)), (_STYLES[verdict.outcome], len(figure) + 2, None)]
-            say(f"{figure}: {wording.outcome(verdict)}", styles=styles)
-            say(text)
-    say(f"\n{', '.join(f'{number} {name}' for name, number in _count(verdicts).items() if number)}")
+        styles = [("bold", 0, len(figure)), (_STYLES[verdict.outcome], len(figure) + 2, None)]
+        say(f"{figure}: {wording.outcome(verdict)}", styles=styles)
+        say_verdicts(f"{verdict.claim}. {numbers[:1].upper()}{numbers[1:]}", "")
+    say(f"{', '.join(f'{number} {name}' for name, number in _count(verdicts).items() if number)}")
 
 
 def describe_verdicts(verdicts: Sequence[tuple[str, Verdict]], **more: Any) -> dict[str, Any]:

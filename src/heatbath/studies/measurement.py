@@ -151,7 +151,7 @@ def _step(network: nn.Module, optimizer: RandomSGD, thermometer: Thermometer, x:
     loss = nn.functional.cross_entropy(network(x), y)
     if not torch.isfinite(loss):
         rate = optimizer.param_groups[0]["lr"]
-        raise ValueError(f"the loss is {loss.item()} in epoch {epoch}: lr = {rate:g} is too large")
+        raise FloatingPointError(f"the loss is {loss.item()} in epoch {epoch}: lr = {rate:g} is too large")
     loss.backward()
     optimizer.step()
 

@@ -1,3 +1,14 @@
+// Numbers travel in few characters (page.py): x as a count, values as whole numbers that say how they change.
+function unpack(series) {
+  if (typeof series.x === "number") series.x = Array.from({ length: series.x }, (_, i) => i + 1);
+  if (!("places" in series)) return;
+  const scale = 10 ** series.places;
+  let at = 0;
+  const y = series.y.map((step) => (at += step));
+  for (const key of ["low", "high"]) series[key] = series[key]?.map((far, i) => (y[i] + far) / scale);
+  series.y = y.map((value) => value / scale);
+}
+
 // One button for each colour of a figure: the series of a colour belong together in all its panels.
 function addLegend(figure, holder) {
   const groups = new Map();
@@ -202,8 +213,7 @@ addEventListener("DOMContentLoaded", () => {
   const claims = document.getElementById("page-claims");
   if (claims) addFilters(claims);
   for (const figure of JSON.parse(document.getElementById("page-data").textContent)) {
-    for (const one of figure.panels.flatMap((panel) => panel.series))
-      if (typeof one.x === "number") one.x = Array.from({ length: one.x }, (_, i) => i + 1);
+    figure.panels.flatMap((panel) => panel.series).forEach(unpack);
     const section = document.getElementById(figure.name);
     figure.hidden = new Set();
     figure.buttons = section.querySelector(".legend");
