@@ -131,8 +131,8 @@ def test_every_form_in_every_place(tiny, tmp_path, monkeypatch, name, form, plac
     ("form", "file", "message"),
     [
         ("mnist originals", "mnist/t10k-labels-idx1-ubyte.gz", "cut off or not a gzip file"),
-        ("mnist torchvision", "MNIST/raw/train-images-idx3-ubyte", "shorter than its header says"),
-        ("cifar10 binary", "cifar-10-batches-bin/data_batch_3.bin", "it holds"),
+        ("mnist torchvision", "MNIST/raw/train-images-idx3-ubyte", "its content has SHA-256"),
+        ("cifar10 binary", "cifar-10-batches-bin/data_batch_3.bin", "its content has SHA-256"),
         ("cifar10 python", "cifar-10-batches-py/test_batch", "its MD5 is"),
         ("cifar10 binary archive", "cifar-10-binary.tar.gz", "cut off"),
         ("cifar10 python archive", "cifar-10-python.tar.gz", "cut off"),

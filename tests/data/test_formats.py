@@ -57,10 +57,10 @@ def test_idx(tmp_path, suffix):
         ("a.gz", PACKED[:-20], "cut off or not a gzip file"),
         ("a.gz", IDX, "cut off or not a gzip file"),
         ("a.gz", PACKED[:20] + b"\xff\xff" + PACKED[22:], "is damaged"),
-        ("a", b"", "it starts with nothing where its header is 00000803 00000003"),
-        ("a", b"\0\0\x08\x01" + IDX[4:], "it starts with 00000801 "),
-        ("a", IDX[:-1], "shorter than its header says"),
-        ("a", IDX + b"\0", "longer than its header says"),
+        ("a", b"", "its content has SHA-256"),
+        ("a", b"\0\0\x08\x01" + IDX[4:], "its content has SHA-256"),
+        ("a", IDX[:-1], "its content has SHA-256"),
+        ("a", IDX + b"\0", "its content has SHA-256"),
         ("a", IDX[:-1] + bytes([IDX[-1] ^ 1]), "its content has SHA-256"),
     ],
     ids=range(8),
@@ -77,11 +77,20 @@ def test_damaged_idx(tmp_path, name, content, message):
     assert "\n" not in line
 
 
-def test_a_compressed_file_cannot_expand_without_bound(tmp_path):
+def test_a_compressed_file_cannot_expand_without_bound(tmp_path, monkeypatch):
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(IDX[:16] + bytes(100_000_000), compresslevel=1))
-    with pytest.raises(DataError, match="longer than its header says"):
+    read = []
+
+    class Counted(gzip.GzipFile):
+        def read(self, size=-1):
+            read.append(size)
+            return super().read(size)
+
+    monkeypatch.setattr(formats.gzip, "open", Counted)
+    with pytest.raises(DataError, match="its content has SHA-256"):
         read_idx(path, IMAGES)
+    assert read == [len(IDX) + 1]
 
 
 def test_unreadable(tmp_path):
@@ -94,10 +103,9 @@ def test_binary_batch():
     assert np.array_equal(labels, RECORDS[:, 0])
     assert images.shape == (6, 3, 32, 32)
     assert images[2, 1, 5, 7] == RECORDS[2, 1 + 1024 + 5 * 32 + 7]
-    with pytest.raises(DataError, match="here is damaged: it holds 18,437 bytes"):
-        read_cifar_batch(RECORDS.tobytes()[:-1], BATCH, "here")
-    with pytest.raises(DataError, match="SHA-256"):
-        read_cifar_batch(bytes(RECORDS.size), BATCH, "here")
+    for other in (RECORDS.tobytes()[:-1], bytes(RECORDS.size)):
+        with pytest.raises(DataError, match="here is damaged: its content has SHA-256"):
+            read_cifar_batch(other, BATCH, "here")
 
 
 def test_batch_as_python_2_pickled_it():
@@ -158,34 +166,15 @@ def test_archive(tmp_path):
         read_archive(path, {"d/two": 1}, BATCH)
 
 
-@pytest.mark.parametrize(
-    "member",
-    [
-        header("../one"),
-        header("d/../../one"),
-        header("/one"),
-        header("d/one", tarfile.SYMTYPE, "/etc/passwd"),
-        header("d/one", tarfile.LNKTYPE, "/etc/passwd"),
-        header("d/one", tarfile.CHRTYPE),
-        header("d/one", tarfile.FIFOTYPE),
-        header("d/one", tarfile.GNUTYPE_SPARSE),
-    ],
-)
-def test_hostile_archive_is_refused(tmp_path, member):
-    path = archive(tmp_path / "a.tar.gz", member, ("d/one", b"1"))
-    with pytest.raises(DataError, match="is not a plain file inside it, so none of it is used"):
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_what_is_no_file_in_an_archive_is_not_read(tmp_path, kind):
+    path = archive(tmp_path / "a.tar.gz", ("d/two", b"22"), header("../one"), header("d/one", kind, "d/two"))
+    with pytest.raises(DataError, match="it lacks d/one"):
         read_archive(path, {"d/one": 9}, BATCH)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_archive_cannot_expand_without_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "LARGEST_ARCHIVE", 1_000_000)
-    path = archive(tmp_path / "a.tar.gz", header("filler", size=2_000_000), ("d/one", b"1"))
-    with pytest.raises(DataError, match="too large"):
-        read_archive(path, {"d/one": 9}, BATCH)
-
-
-@pytest.mark.parametrize("cut", [5, 60, -12])
+@pytest.mark.parametrize("cut", [5, 60, -1000])
 def test_truncated_archive(tmp_path, cut):
     path = archive(tmp_path / "a.tar.gz", ("d/one", np.random.default_rng(0).bytes(5000)))
     path.write_bytes(path.read_bytes()[:cut])
