@@ -11,7 +11,6 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from numbers import Real
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -35,13 +34,8 @@ class Law(ABC):
         if self._greatest is None:
             return
         for name, value in vars(self).items():
-            allowed = f"{type(self).__name__}: {name} must be a number with 0 <= {name} <= {self._greatest:g}"
-            is_number = isinstance(value, Real) and not isinstance(value, bool)
-            if not is_number:
-                raise TypeError(f"{allowed}, got {value!r}")
-            if not 0.0 <= value <= self._greatest:
-                raise ValueError(f"{allowed}, got {value!r}")
-            object.__setattr__(self, name, float(value) + 0.0)  # -0.0 becomes 0.0
+            number = check_number(f"{type(self).__name__}: {name}", value, least=0.0, most=self._greatest)
+            object.__setattr__(self, name, number)
 
     @property
     def mean(self) -> float:
@@ -178,6 +172,36 @@ def parse_law(text: str | Law) -> Law:
     except ValueError:
         raise ValueError(f"law {text!r} has a parameter that is not a number") from None
     return law(*values)
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+) -> float:
+    """Return ``value`` as a float if it is a finite number within the bounds, else raise."""
+    short, low, high = name.rpartition(" ")[2], max(least, above), min(most, below)
+    if high < math.inf:
+        bounds = f"{low:g} {'<' if above == low else '<='} {short} {'<' if below == high else '<='} {high:g}"
+        allowed = f"{name} must be a number with {bounds}"
+    else:
+        bound = f" with {short} {'>' if above == low else '>='} {low:g}" if low > -math.inf else ""
+        allowed = f"{name} must be a finite number{bound}"
+    try:
+        if isinstance(value, bool | str | bytes):  # of which float would make numbers
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{allowed}, got {value!r}") from None
+    except OverflowError:
+        raise ValueError(f"{allowed}, got one too large for a float") from None
+    if not math.isfinite(number) or not least <= number <= most or not above < number < below:
+        raise ValueError(f"{allowed}, got {value!r}")
+    return number + 0.0  # -0.0 becomes 0.0, so that equal settings print alike
 
 
 def check_coupling(coupling: object) -> None:

@@ -20,7 +20,7 @@ from types import EllipsisType
 from typing import Any, Final, Literal, NamedTuple
 
 from heatbath.draws import check_integer
-from heatbath.laws import Constant, Coupling, Law, check_coupling, parse_law
+from heatbath.laws import Constant, Coupling, Law, check_coupling, check_number, parse_law
 
 Knob = Literal["lr", "batch_size", "momentum"]
 Sampling = Literal["replacement", "shuffled"]
@@ -82,8 +82,8 @@ class Thermostat:
             raise ValueError(f"sampling must be 'replacement' or 'shuffled', got {sampling!r}")
         if not isinstance(nesterov, bool):
             raise TypeError(f"nesterov must be True or False, got {nesterov!r}")
-        rate = _number("lr", lr, "lr > 0", lambda value: value > 0)
-        mu = _number("momentum", momentum, "0 <= momentum < 1", lambda value: 0 <= value < 1)
+        rate = check_number("lr", lr, above=0.0)
+        mu = check_number("momentum", momentum, least=0.0, below=1.0)
         values = (rate, size, mu, nesterov, parse_law(law), coupling, dataset_size, sampling)
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
@@ -107,7 +107,7 @@ class Thermostat:
             diffusion: the variance ``S`` of the per-sample gradient in one direction, without the law's factor; for a
                 mean over directions, the trace of the covariance over its dimension.
         """
-        diffusion = _number("diffusion", diffusion, "diffusion >= 0", lambda value: value >= 0)
+        diffusion = check_number("diffusion", diffusion, least=0.0)
         return self.lr * diffusion * self.batch_variance * self.law_factor / (2.0 * (1.0 - self.momentum))
 
     def limits(self, diffusion: float = 1.0) -> TemperatureLimits:
@@ -309,17 +309,3 @@ def _bisect(function: Any, low: float, high: float) -> float:
         else:
             high = middle
     return low
-
-
-def _number(name: str, value: Any, allowed: str, holds: Any) -> float:
-    try:
-        if isinstance(value, bool | str | bytes):  # of which float would make numbers
-            raise TypeError
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number with {allowed}, got {value!r}") from None
-    except OverflowError:
-        raise ValueError(f"{name} must be a finite number with {allowed}, got one too large for a float") from None
-    if not math.isfinite(number) or not holds(number):
-        raise ValueError(f"{name} must be a finite number with {allowed}, got {value!r}")
-    return number + 0.0  # -0.0 becomes 0.0, so that equal thermostats print alike

@@ -23,10 +23,10 @@ def test_protocols_print_what_they_parse(text):
     ("text", "message"),
     [
         ("cyclic", "needs a period"),
-        ("cyclic:0", "positive number of epochs"),
-        ("cyclic:-3", "positive number of epochs"),
-        ("cyclic:inf", "positive number of epochs"),
-        ("cyclic:nan", "positive number of epochs"),
+        ("cyclic:0", "period must be a finite number with period > 0"),
+        ("cyclic:-3", "period must be a finite number with period > 0"),
+        ("cyclic:inf", "period must be a finite number with period > 0"),
+        ("cyclic:nan", "period must be a finite number with period > 0"),
         ("cyclic:often", "is not a number of epochs"),
         ("constant:3", "protocol constant: it has no period"),
         ("warm", "choose constant, random or cyclic:P"),
@@ -41,7 +41,7 @@ def test_what_is_no_protocol_is_refused(text, message):
 def test_what_is_no_text_is_refused(value):
     with pytest.raises(TypeError, match="protocol must be"):
         parse_protocol(value)
-    with pytest.raises(TypeError, match="number of epochs"):
+    with pytest.raises(TypeError, match="period must be a finite number"):
         Protocol("cyclic", True)
 
 

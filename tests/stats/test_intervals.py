@@ -49,7 +49,7 @@ def test_summary_of_too_little():
     for summary in (one, none, diverged):
         assert math.isnan(summary.sd)
         assert (summary.interval.low, summary.interval.high) == (-math.inf, math.inf)
-    with pytest.raises(ValueError, match=r"level must be a probability with 0 < level < 1, got 1\.0"):
+    with pytest.raises(ValueError, match=r"level must be a number with 0 < level < 1, got 1\.0"):
         summarize(LEFT, level=1.0)
 
 

@@ -274,7 +274,7 @@ def test_one_seed_has_no_interval():
     [
         ({"x": (1, 2)}, r"x must hold one finite number for each of 3 groups, got \[1, 2\]"),
         ({"x": (1, 2, math.nan)}, "x must hold one finite number for each of 3 groups"),
-        ({"level": 2.0}, "level must be a probability with 0 < level < 1, got 2.0"),
+        ({"level": 2.0}, "level must be a number with 0 < level < 1, got 2.0"),
     ],
 )
 def test_errors(change, message):

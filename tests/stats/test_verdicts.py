@@ -274,8 +274,8 @@ def test_claims_added_after_looking_say_so():
             "a factor must be a finite number above 0, got -2.0",
         ),
         (lambda: Claim("c", "equal", LEFT, RIGHT, 0.1, paired=True), "pairs need a value of each group, got 5 and 6"),
-        (lambda: judge([], level=0.5), "level must be a probability with 0.5 < level < 1, got 0.5"),
-        (lambda: judge([], power=0.0), "power must be a probability with 0 < power < 1, got 0.0"),
+        (lambda: judge([], level=0.5), "level must be a number with 0.5 < level < 1, got 0.5"),
+        (lambda: judge([], power=0.0), "power must be a number with 0 < power < 1, got 0.0"),
     ],
 )
 def test_errors(make, message):

@@ -142,7 +142,7 @@ def test_far_above_the_barrier_the_start_is_where_the_walls_allow(diffusion):
         ({"trajectories": 2**24}, r"6 <= trajectories < 2\*\*24, got 16777216"),
         ({"frames": 1}, "frames must be an integer with 2 <= frames"),
         ({"seed": 2**63}, r"seed must be an integer with 0 <= seed < 2\*\*63"),
-        ({"start": math.nan}, "start must be a finite number or None, got nan"),
+        ({"start": math.nan}, "start must be a finite number, got nan"),
         *(
             ({"diffusion": value}, f"diffusion must be a finite number with diffusion > 0, got {value}")
             for value in (-1.0, 0.0, math.nan, math.inf)

@@ -87,11 +87,14 @@ def test_a_recipe_as_a_run():
         (lambda: transfer(SGD), "nothing to transfer to: give another batch size, momentum or law"),
         (lambda: transfer(ADAM, momentum=0.8), "a rule for AdamW's batch size alone"),
         (lambda: transfer(SGD, batch_size=0), "batch_size must be an integer with 1 <= batch_size"),
-        (lambda: transfer(SGD, momentum=1.0), "momentum must be a finite number with 0 <= momentum < 1"),
+        (lambda: transfer(SGD, momentum=1.0), "momentum must be a number with 0 <= momentum < 1"),
         (lambda: Recipe("lion", 0.1, 32), "optimizer must be sgd or adamw, got 'lion'"),
         (lambda: Recipe("adamw", 0.1, 32, 0.9, 1.0), "beta2 must be a number with 0 < beta2 < 1, got 1.0"),
         (lambda: Recipe("sgd", -0.1, 32), "lr must be a finite number with lr > 0"),
-        (lambda: Recipe("sgd", 0.1, 32, weight_decay=-1.0), "weight_decay must be finite and not negative, got -1.0"),
+        (
+            lambda: Recipe("sgd", 0.1, 32, weight_decay=-1.0),
+            "weight_decay must be a finite number with weight_decay >= 0, got -1.0",
+        ),
     ],
 )
 def test_errors(make, message):

@@ -91,10 +91,10 @@ def test_parsing(text, landscape):
         ("valley", "choose one of anisotropic-quadratic, double-well, log-cosh, quadratic, rosenbrock"),
         ("quadratic:1:2", "takes at most 1"),
         ("quadratic:steep", "not a number"),
-        ("quadratic:-1", "curvature must be positive"),
-        ("double-well:1:0", "separation must be positive"),
+        ("quadratic:-1", "curvature must be a finite number with curvature > 0"),
+        ("double-well:1:0", "separation must be a finite number with separation > 0"),
         ("anisotropic-quadratic:1", "two or more"),
-        ("anisotropic-quadratic:1:nan", "positive and finite"),
+        ("anisotropic-quadratic:1:nan", "curvature > 0"),
     ],
 )
 def test_bad_names_say_what_is_allowed(text, message):
@@ -104,5 +104,5 @@ def test_bad_names_say_what_is_allowed(text, message):
 
 @pytest.mark.parametrize("make", [lambda: parse_landscape(3), lambda: Quadratic("2"), lambda: Quadratic(True)])
 def test_what_is_neither_a_number_nor_a_name_is_refused(make):
-    with pytest.raises(TypeError, match=r"must be a (positive number|Landscape or text)"):
+    with pytest.raises(TypeError, match=r"must be a (finite number|Landscape or text)"):
         make()

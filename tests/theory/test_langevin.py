@@ -328,10 +328,10 @@ def test_simulated_sgd_in_several_dimensions_shares_one_multiplier_per_trajector
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lr": 0.0}, "lr must be positive"),
+        ({"lr": 0.0}, "lr must be a finite number with lr > 0"),
         ({"momentum": 1.0}, "0 <= momentum < 1"),
-        ({"diffusion": -1.0}, "diffusion.*must be positive, got -1.0"),
-        ({"batch_size": 0}, "batch_size must be positive"),
+        ({"diffusion": -1.0}, "diffusion must be a finite number with diffusion > 0, got -1.0"),
+        ({"batch_size": 0}, "batch_size must be a finite number with batch_size > 0"),
     ],
 )
 @pytest.mark.parametrize("make", [LangevinEquation, DiscreteSGD])
@@ -343,7 +343,7 @@ def test_bad_knobs_are_refused(make, change, message):
 @pytest.mark.parametrize(
     ("time_step", "times", "message"),
     [
-        (0.0, [1.0], "must be positive"),
+        (0.0, [1.0], "time_step > 0"),
         (1.0, [1.0], r"the time step 1 is 2.74 times the largest stable one, 0.365148, of BAOAB at curvature 3"),
         (0.1, [0.25], "not a multiple of the step"),
         (0.1, [0.2, 0.1], "increasing"),

@@ -160,7 +160,7 @@ def test_without_momentum_the_shift_predicts_simulations():
 def test_bad_requests_are_refused():
     with pytest.raises(ValueError, match="dimension 1, got 2"):
         predict_average(AnisotropicQuadratic(), square, 0.3)
-    with pytest.raises(ValueError, match="temperature must be positive"):
+    with pytest.raises(ValueError, match="temperature > 0"):
         predict_shift(Quadratic(), square, 0.0, Constant())
     with pytest.raises(ValueError, match=r"fourth moments grow by .*, the bound is 1"):
         predict_kurtosis(DiscreteSGD(0.5, 0.5, 1.0, 2.0, LogNormal(0.8)), 2.0)

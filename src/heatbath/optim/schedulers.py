@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from numbers import Real
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
 from heatbath.draws import Multipliers, check_integer
-from heatbath.laws import Law, Uniform, parse_law
+from heatbath.laws import Law, Uniform, check_number, parse_law
 from heatbath.optim.draw_sources import CurrentDraw, DrawSource, hooked_optimizer, refuse_other_sources
 from heatbath.optim.param_groups import refuse_other_draws
 from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
@@ -266,12 +265,8 @@ class CosineCycleLR(LRScheduler):
         if (period is None) == (cycle is None):
             raise TypeError("give period, the paper's half cycle, or cycle, after which the rate repeats: one of them")
         name, epochs = ("period", period) if cycle is None else ("cycle", cycle)
-        if isinstance(epochs, bool) or not isinstance(epochs, (int, float, Real)):
-            raise TypeError(f"{name} must be a positive number of epochs, got {epochs!r}")
-        if not 0 < epochs < math.inf:
-            raise ValueError(f"{name} must be a positive number of epochs, got {epochs!r}")
-        half = 1.0 if cycle is None else 2.0
-        self.period = float(epochs) / half  # a NumPy number could be saved but not loaded with weights_only
+        # A float: a NumPy number could be saved but not loaded with weights_only.
+        self.period = check_number(name, epochs, above=0.0) / (1.0 if cycle is None else 2.0)
         self._written: list[Any] = []
         super().__init__(optimizer, last_epoch)
 

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
-from numbers import Real
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from heatbath.data.image_sets import IMAGE_SETS, OLD_SPLIT
 from heatbath.draws import check_integer
-from heatbath.laws import COUPLINGS, Constant, Law, Uniform, parse_law
+from heatbath.laws import COUPLINGS, Constant, Law, Uniform, check_number, parse_law
 from heatbath.runs.protocols import SCHEDULES, Array, Protocol, parse_protocol, schedule_factors
 from heatbath.tasks.facts import AnyTask, TaskFacts
 from heatbath.tasks.registry import Cost, Network, check_images, find_network, networks
@@ -129,15 +128,11 @@ class RunConfig:
         if self.protocol.kind != "random":
             put("law", Constant())
             put("coupling", "gradient")
-        for name in ("lr", "momentum", "weight_decay", "beta2", *["clip_norm"] * (self.clip_norm is not None)):
-            put(name, _number(name, getattr(self, name)))
-        if self.lr == 0.0:
-            raise ValueError(f"lr must be positive, got {self.lr}")
-        if self.clip_norm == 0.0:
-            raise ValueError("clip_norm must be positive; None leaves gradients as they are")
+        for name in ("lr", *["clip_norm"] * (self.clip_norm is not None)):
+            put(name, check_number(name, getattr(self, name), above=0.0))
         for name in ("momentum", "beta2"):
-            if getattr(self, name) >= 1.0:
-                raise ValueError(f"{name} must be below 1, got {getattr(self, name)}")
+            put(name, check_number(name, getattr(self, name), least=0.0, below=1.0))
+        put("weight_decay", check_number("weight_decay", self.weight_decay, least=0.0))
         if not isinstance(self.nesterov, bool):
             raise TypeError(f"nesterov must be True or False, got {self.nesterov!r}")
         if self.optimizer == "adamw":
@@ -312,12 +307,3 @@ def read_config(values: Mapping[str, Any], run: str) -> RunConfig:
     if config.dataset == "mnist5k" and (old := replace(config, dataset=OLD_SPLIT)).run == run:
         return old
     raise ValueError(f"it is named {run}, but its config is {config.run}")
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not math.isfinite(value) or value < 0.0:
-        allowed = "not be negative" if math.isfinite(value) else "be a finite number"
-        raise ValueError(f"{name} must {allowed}, got {value!r}")
-    return float(value) + 0.0  # -0.0 becomes 0.0

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from heatbath.draws import draw
-from heatbath.laws import Law
+from heatbath.laws import Law, check_number
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -35,11 +35,7 @@ class Protocol:
         if (self.period is None) == (self.kind == "cyclic"):
             raise ValueError(f"protocol {self.kind}: {'it needs a' if self.kind == 'cyclic' else 'it has no'} period")
         if self.period is not None:
-            if isinstance(self.period, bool) or not isinstance(self.period, int | float | np.integer | np.floating):
-                raise TypeError(f"the period of a cyclic protocol must be a number of epochs, got {self.period!r}")
-            if not 0 < self.period < math.inf:
-                raise ValueError(f"protocol cyclic:{self.period:g}: the period must be a positive number of epochs")
-            object.__setattr__(self, "period", float(self.period))
+            object.__setattr__(self, "period", check_number("protocol cyclic: period", self.period, above=0.0))
 
     def __str__(self) -> str:
         return self.kind if self.period is None else f"{self.kind}:{repr(self.period).removesuffix('.0')}"

@@ -9,11 +9,11 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
+from heatbath.laws import check_number
 from heatbath.stats.comparison import BestOf, Comparison, Comparisons, find_best
 from heatbath.stats.looks import look_at, recorded_looks
 from heatbath.stats.samples import is_lower_better, pair, read_sample, treat_diverged
 from heatbath.stats.sequential import plan_looks
-from heatbath.stats.t_tests import check_probability
 from heatbath.stats.verdicts import Margin, parse_margin
 
 Metrics = str | Sequence[str] | None
@@ -107,8 +107,8 @@ def compare(
         ValueError: a metric or name does not exist, a margin is not positive, or the runs of a group differ in more
             than the seed.
     """
-    check_probability("level", level, above=0.5)
-    check_probability("power", power)
+    check_number("level", level, above=0.5, below=1.0)
+    check_number("power", power, above=0.0, below=1.0)
     plan = None if looks is None else plan_looks(looks)
     metrics = [metric] if not isinstance(metric, Sequence) or isinstance(metric, str) else list(metric)
     if not metrics or len(set(metrics)) != len(metrics) or not all(isinstance(one, str | None) for one in metrics):

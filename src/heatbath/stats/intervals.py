@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heatbath.stats.t_tests import Floats, check_probability, student_quantile
+from heatbath.laws import check_number
+from heatbath.stats.t_tests import Floats, student_quantile
 
 _TINY = 1e-6  # below which the zeros behind the point are more than can be read
 
@@ -68,7 +69,7 @@ def summarize(values: Iterable[float], level: float = 0.95) -> Summary:
 
     Any NaN makes the mean NaN; exclude diverged runs explicitly.
     """
-    check_probability("level", level)
+    check_number("level", level, above=0.0, below=1.0)
     sample = as_sample(values)
     n = sample.size
     mean = float(sample.mean()) if n and np.isfinite(sample).all() else math.nan

@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from heatbath.draws import uniform
+from heatbath.laws import check_number
 from heatbath.stats.intervals import Interval
-from heatbath.stats.t_tests import Floats, check_probability
+from heatbath.stats.t_tests import Floats
 from heatbath.stats.verdicts import Evidence
 
 _NOISY = 0.1  # of the variance of the means, beyond which their noise lowers R^2 by more than can be undone
@@ -203,7 +204,7 @@ class _Bootstrap(NamedTuple):
 
     def interval(self, level: float, least: float, largest: float) -> Interval:
         """Return the corrected estimate and an interval over the percentile and the basic one, cut at both ends."""
-        check_probability("level", level)
+        check_number("level", level, above=0.0, below=1.0)
         if not self.resampled.size:
             return Interval(self.plain, -math.inf, math.inf, level)
         tails = 0.5 - 0.5 * level, 0.5 + 0.5 * level

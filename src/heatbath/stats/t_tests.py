@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from heatbath.laws import check_number
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 _ROUNDING = 16 * np.finfo(np.float64).eps  # a spread below this part of the values is that of their rounding
@@ -71,8 +72,8 @@ def seeds_needed(
     within, and the one that rejects it where it is beyond; a margin of 0 is the two-sided test of a difference. A
     one-sided test at ``level`` needs as many as a two-sided one at ``2 level - 1``.
     """
-    check_probability("level", level)
-    check_probability("power", power)
+    check_number("level", level, above=0.0, below=1.0)
+    check_number("power", power, above=0.0, below=1.0)
     if not (math.isfinite(sd_a) and math.isfinite(sd_b) and sd_a >= 0.0 and sd_b >= 0.0 and sd_a + sd_b > 0.0):
         raise ValueError(f"sd_a and sd_b must be finite, not negative and not both 0, got {sd_a!r} and {sd_b!r}")
     if not math.isfinite(margin) or margin < 0.0:
@@ -94,14 +95,6 @@ def student_quantile(probability: float, df: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(df, probability))
-
-
-def check_probability(name: str, value: Any, above: float = 0.0) -> None:
-    """Refuse a level or power that is none."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number or not above < float(value) < 1.0:
-        wrong = f"{name} must be a probability with {above:g} < {name} < 1, got {value!r}"
-        raise ValueError(wrong) if is_number else TypeError(wrong)
 
 
 def _predict_power(n: int, sds: tuple[float, float], difference: float, margin: float, error: float) -> float:

@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from heatbath.laws import check_number
 from heatbath.stats.intervals import Interval, as_sample
-from heatbath.stats.t_tests import Floats, Welch, check_probability, paired, seeds_needed, welch
+from heatbath.stats.t_tests import Floats, Welch, paired, seeds_needed, welch
 
 Margin = float | str | None
 Measure = Literal["difference", "ratio", "explained", "lead"]
@@ -245,8 +246,8 @@ def judge(
     ``power`` is the chance to settle an open claim with ``seeds_needed``, if all is as it seems. Verdicts on claims
     that were not ``planned`` before the runs were looked at say so.
     """
-    check_probability("level", level, above=0.5)
-    check_probability("power", power)
+    check_number("level", level, above=0.5, below=1.0)
+    check_number("power", power, above=0.0, below=1.0)
     family = tuple(claims)
     error = (1.0 - level) / max(len(family), 1)
     return tuple(_settle(claim, error, power, len(family), planned) for claim in family)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from heatbath.draws import check_integer
+from heatbath.laws import check_number
 from heatbath.system.whole_files import write_together
 from heatbath.theory.discrete import DiscreteSGD, sgd_process
 from heatbath.theory.landscapes import Array, Landscape
@@ -98,8 +99,7 @@ def algorithm_and_equation(
     The equation's temperature is the thermostat's, whatever coupling, Nesterov and data set size make it. What has no
     noise, too much of it, or a rate that is unstable at a minimum is refused.
     """
-    if not 0.0 < diffusion < math.inf:
-        raise ValueError(f"diffusion must be a finite number with diffusion > 0, got {diffusion!r}")
+    check_number("diffusion", diffusion, above=0.0)
     if knobs.sampling != "replacement":
         raise ValueError(
             f"sampling must be 'replacement', as trajectories draw each batch anew, got {knobs.sampling!r}"

@@ -24,6 +24,7 @@ from heatbath.draws import check_integer
 from heatbath.engine.options import Options
 from heatbath.engine.progress import Progress
 from heatbath.engine.run import complete
+from heatbath.laws import check_number
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Record
 from heatbath.stats import wording
@@ -32,7 +33,6 @@ from heatbath.stats.comparison import Comparison, Comparisons
 from heatbath.stats.looks import FILE, TakeLook, recorded_looks
 from heatbath.stats.samples import DEFAULT_METRIC, is_lower_better, read_sample, treat_diverged
 from heatbath.stats.sequential import Look, doubling_looks, plan_looks
-from heatbath.stats.t_tests import check_probability
 from heatbath.stats.verdicts import parse_margin
 
 Train = Callable[[Sequence[RunConfig]], list[Record]]
@@ -152,7 +152,7 @@ def race(
         ValueError: there are fewer than two arms, two are the same, or an argument is not allowed.
         KeyboardInterrupt: with how far it came; the same call with the same store goes on.
     """
-    check_probability("level", level, above=0.5)
+    check_number("level", level, above=0.5, below=1.0)
     entered = _check_arms(arms)
     plan = _plan(looks, max_seeds)
     allowed, seconds = _read_budget(budget)

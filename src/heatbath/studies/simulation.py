@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from heatbath.laws import check_number
 from heatbath.studies.ensembles import (
     Ensemble,
     OnFraction,
@@ -79,13 +80,11 @@ def simulate(
     """
     report = progress or (lambda _fraction, _message: None)
     landscape = parse_landscape(landscape)
-    if start is not None and not math.isfinite(start):
-        raise ValueError(f"start must be a finite number or None, got {start!r}")
     asked = {"steps": steps, "frames": frames, "trajectories": trajectories, "seed": seed}
     ensemble = prepare_ensemble(knobs, landscape, diffusion, dimension=1, **asked)
     equation, at = ensemble.equation, ensemble.at
     width, speed = _thermal_width(landscape, equation.temperature), math.sqrt(equation.theta)
-    start = float(landscape.minima[0]) - 1.5 * width if start is None else float(start)
+    start = float(landscape.minima[0]) - 1.5 * width if start is None else check_number("start", start)
     grid = _mesh(equation, landscape, start, width, cells)
     solver = FokkerPlanck(equation, landscape, grid)
 

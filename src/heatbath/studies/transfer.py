@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from heatbath.laws import Constant, Law, parse_law
+from heatbath.laws import Constant, Law, check_number, parse_law
 from heatbath.runs.configs import RunConfig
 from heatbath.studies.race import Race, race
 from heatbath.theory.quadratic import small_rate_limit
@@ -34,10 +34,8 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer must be {' or '.join(OPTIMIZERS)}, got {self.optimizer!r}")
-        if not 0.0 < self.beta2 < 1.0:
-            raise ValueError(f"beta2 must be a number with 0 < beta2 < 1, got {self.beta2!r}")
-        if not 0.0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay must be finite and not negative, got {self.weight_decay!r}")
+        check_number("beta2", self.beta2, above=0.0, below=1.0)
+        check_number("weight_decay", self.weight_decay, least=0.0)
         self.thermostat()  # which checks the others
 
     def thermostat(self, dataset_size: int | None = None) -> Thermostat:

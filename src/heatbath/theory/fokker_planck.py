@@ -39,6 +39,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import erf, erfc
 
+from heatbath.laws import check_number
 from heatbath.theory.density_steps import TINY, FlowStep, Fluxes, FrictionStep, ImplicitStep, detailed_balance
 from heatbath.theory.landscapes import Array, Landscape
 from heatbath.theory.langevin import LangevinEquation
@@ -99,8 +100,7 @@ class FokkerPlanck:
             ValueError: the step exceeds `largest_step`, or the density is negative or leaves the mesh.
         """
         density = self._check_density(density)
-        if not 0.0 <= duration < math.inf:
-            raise ValueError(f"duration must be finite and not negative, got {duration!r}")
+        check_number("duration", duration, least=0.0)
         largest = self.largest_step if step is None else step
         if not 0.0 < largest <= self.largest_step * (1.0 + 1e-12):
             raise ValueError(

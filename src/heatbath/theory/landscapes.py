@@ -11,10 +11,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from heatbath.laws import check_number
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -51,12 +52,8 @@ class _PositiveParameters(Landscape):
 
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise TypeError(f"{type(self).__name__}: {field.name} must be a positive number, got {value!r}")
-            if not 0.0 < float(value) < math.inf:
-                raise ValueError(f"{type(self).__name__}: {field.name} must be positive and finite, got {value!r}")
-            object.__setattr__(self, field.name, float(value))
+            number = check_number(f"{type(self).__name__}: {field.name}", getattr(self, field.name), above=0.0)
+            object.__setattr__(self, field.name, number)
 
 
 @dataclass(frozen=True)
@@ -83,11 +80,9 @@ class AnisotropicQuadratic(Landscape):
     curvatures: tuple[float, ...] = (1.0, 4.0)
 
     def __post_init__(self) -> None:
-        curvatures = tuple(float(curvature) for curvature in self.curvatures)
+        curvatures = tuple(check_number("AnisotropicQuadratic: curvature", each, above=0.0) for each in self.curvatures)
         if len(curvatures) < 2:
             raise ValueError(f"AnisotropicQuadratic: give two or more curvatures, or use Quadratic; got {curvatures!r}")
-        if not all(0.0 < curvature < math.inf for curvature in curvatures):
-            raise ValueError(f"AnisotropicQuadratic: every curvature must be positive and finite, got {curvatures!r}")
         object.__setattr__(self, "curvatures", curvatures)
 
     @property

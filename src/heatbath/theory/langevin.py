@@ -20,6 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from heatbath.laws import check_number
 from heatbath.theory.landscapes import Array, Landscape
 from heatbath.theory.trajectories import Diffusion, NoisyDescent, Process, State, Trajectories, run, start
 
@@ -180,8 +181,7 @@ def langevin_process(
     A step that is not positive, or unstable at the landscape's stiffest minimum, raises ValueError.
     """
     rule = BAOAB() if integrator is None else integrator
-    if not 0.0 < time_step < math.inf:
-        raise ValueError(f"the time step must be positive and finite, got {time_step!r}")
+    check_number("time_step", time_step, above=0.0)
     bound = rule.largest_step(equation, landscape.stiffness)
     if time_step >= bound:
         raise ValueError(
@@ -206,8 +206,7 @@ def random_rate_diffusion(landscape: Landscape, diffusion: float, batch_size: fl
     """
     if landscape.dimension != 1:
         raise ValueError(f"the landscape must have dimension 1, got {landscape.dimension}")
-    if not law_variance >= 0.0:
-        raise ValueError(f"law_variance must not be negative, got {law_variance!r}")
+    check_number("law_variance", law_variance, least=0.0)
 
     def local_diffusion(position: Array) -> Array:
         return (1.0 + law_variance) * diffusion + (law_variance * batch_size) * landscape.gradient(position) ** 2

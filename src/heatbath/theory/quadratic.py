@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from heatbath.laws import check_number
 from heatbath.thermostat import Thermostat
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -184,8 +185,7 @@ def small_rate_limit(thermostat: Thermostat, tolerance: float = 0.1) -> float:
     It uses the closed form of `exact_temperature`: the least positive zero of ``T / T_lead = 1 +- tolerance``, or
     infinity where the ratio stays within.
     """
-    if not 0.0 < tolerance < 1.0:
-        raise ValueError(f"tolerance must be a number with 0 < tolerance < 1, got {tolerance!r}")
+    check_number("tolerance", tolerance, above=0.0, below=1.0)
     linear, square = _denominator(thermostat)
     mu, factor = thermostat.momentum, thermostat.law_factor
     slope = 0.0

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from heatbath.laws import check_number
 from heatbath.theory.landscapes import Array, Landscape
 
 
@@ -42,16 +43,11 @@ class NoisyDescent:
     batch_size: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.lr < np.inf:
-            raise ValueError(f"lr must be positive and finite, got {self.lr!r}")
-        if not 0.0 <= self.momentum < 1.0:
-            raise ValueError(f"momentum must satisfy 0 <= momentum < 1, or there is no friction; got {self.momentum!r}")
-        if not callable(self.diffusion) and not 0.0 < self.diffusion < np.inf:
-            raise ValueError(
-                f"diffusion, the variance of a sample's gradient, must be positive, got {self.diffusion!r}"
-            )
-        if not 0.0 < self.batch_size < np.inf:
-            raise ValueError(f"batch_size must be positive, got {self.batch_size!r}")
+        check_number("lr", self.lr, above=0.0)
+        check_number("momentum", self.momentum, least=0.0, below=1.0)
+        check_number("batch_size", self.batch_size, above=0.0)
+        if not callable(self.diffusion):
+            check_number("diffusion", self.diffusion, above=0.0)
 
     def local_diffusion(self, position: Array) -> Array | float:
         """Return ``D`` at ``position``, and raise ``ValueError`` where a given function is negative."""

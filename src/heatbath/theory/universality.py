@@ -30,7 +30,7 @@ from functools import reduce
 import numpy as np
 from scipy import integrate, optimize, special
 
-from heatbath.laws import Law, LogNormal
+from heatbath.laws import Law, LogNormal, check_number
 from heatbath.theory.discrete import DiscreteSGD
 from heatbath.theory.landscapes import Array, Landscape
 from heatbath.theory.quadratic import kronecker, one_step
@@ -146,8 +146,7 @@ def _boltzmann(landscape: Landscape, temperature: float) -> tuple[Array, Array]:
     """A grid over all positions of weight above ``exp(-40)`` of the greatest, and the normalised weight on it."""
     if landscape.dimension != 1:
         raise ValueError(f"the landscape must have dimension 1, got {landscape.dimension}")
-    if not 0.0 < temperature < math.inf:
-        raise ValueError(f"the temperature must be positive and finite, got {temperature!r}")
+    check_number("temperature", temperature, above=0.0)
     lowest = float(np.min(landscape.value(landscape.minima)))
 
     def find_end(minimum: float, direction: float) -> float:
