@@ -1,5 +1,6 @@
 """How runs are stacked, resumed, halved and waited for, with a model of the engine that can be made to fail."""
 
+import gc
 import json
 import os
 import struct
@@ -13,7 +14,9 @@ import torch
 from fake_engine import CONFIGS, FakeStack, alone, curves
 from heatbath.engine import campaign
 from heatbath.engine.executors import local
-from heatbath.engine.run import load, run
+from heatbath.engine.jobs import Ended
+from heatbath.engine.options import Options
+from heatbath.engine.run import complete, load, run
 from heatbath.runs.checkpoints import Saver, Shelf
 from heatbath.runs.configs import RunConfig, sweep
 from heatbath.runs.store import Store, Update
@@ -320,3 +323,47 @@ def test_what_workers_were_writing_goes_with_them(engine, tmp_path, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run(CONFIGS[:2], tmp_path, "cpu", workers=2, stack=1)
     assert os.listdir(folder) == ["another-owner.0.0.partial"]
+
+
+class Unlucky(local.Local):
+    """Loses eight workers; the fifth of them after an epoch, if it is let do one."""
+
+    works = True
+
+    def train(self, next_job, places):
+        for k in range(8):
+            job = next_job()
+            if k == 4 and self.works:
+                outcomes = self._trainer.work(job)
+                yield job, next(outcomes)
+                outcomes.close()
+            yield job, Ended("lost", "the node is gone")
+        yield from super().train(next_job, places)
+
+
+def test_lost_workers_do_not_end_a_run_that_goes_on(engine, tmp_path):
+    assert curves(complete(CONFIGS[:1], tmp_path, Options(device="cpu"), executor=Unlucky)) == alone(CONFIGS[:1])
+
+
+def test_a_run_that_loses_one_worker_after_another_ends_the_call(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(Unlucky, "works", False)
+    with pytest.raises(
+        OSError, match=r"^run \S+ lost 5 workers before its next epoch, the last one so: the node is gone$"
+    ):
+        complete(CONFIGS[:1], tmp_path, Options(device="cpu"), executor=Unlucky)
+    assert [record.status for record in load(tmp_path)] == ["pending"]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_is_there_is_not_searched_for_garbage_meanwhile(engine, tmp_path, frozen):
+    """With many runs that would take a fifth of the driver's time. What the caller froze stays frozen."""
+    seen = []
+    try:
+        if frozen:
+            gc.freeze()
+        before = gc.get_freeze_count()
+        run(CONFIGS[:1], tmp_path, "cpu", progress=lambda _: seen.append(gc.get_freeze_count()))
+        assert max(seen) > 0
+        assert (gc.get_freeze_count() > 0) == (before > 0) == frozen
+    finally:
+        gc.unfreeze()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 
 from heatbath.engine.executors.choice import Executor
 from heatbath.engine.job_queue import JobQueue
@@ -18,6 +20,7 @@ from heatbath.runs.store import Store, Update
 from heatbath.system import locks
 
 _CLAIMED_AHEAD = 8  # a driver of many workers claims for an eighth of them at once, in one transaction
+_LOSSES = 5  # of a run, without an epoch between them, from which on it is not the nodes that are to blame
 _POLL, _LONGEST_POLL = 0.3, 3.0  # seconds between two looks at the runs of another process: the first, and at most
 
 
@@ -32,13 +35,19 @@ class Campaign:
         self._owner = locks.Owner(store.owners)
         self._recorder = Recorder(store, self._owner)
         self._queue = JobQueue(store, self._owner, tally, executor.stack_size, stack, executor.slots)
+        self._losses = Counter[str]()  # of workers, by the first run of their job, since its last epoch
 
     def finish(self) -> None:
         """Train until all runs have ended, here or in another process.
 
         Raises:
             MemoryError: a single run does not fit.
+            OSError: a run has lost one worker after another.
         """
+        with _only_new_garbage():
+            self._finish()
+
+    def _finish(self) -> None:
         idle = _POLL
         while left := self._left():
             before = self._queue.handed_out
@@ -102,6 +111,8 @@ class Campaign:
     def _take(self, job: Job, measured: Measured) -> None:
         self._recorder.record(job, measured)
         self._tally.count(job, measured)
+        if not measured.restored:
+            self._losses.pop(job.configs[0].run, None)
         if measured.memory is not None:
             used, total = (size / 1e9 for size in measured.memory)
             stack = f"{count_runs(len(job.configs))} in a stack"
@@ -117,8 +128,25 @@ class Campaign:
             self._tally.say(f"out of memory: stacks of {self._queue.halve(job)} from here")
             return
         self._queue.put_back(job, damaged=end.how == "damaged")
+        first = job.configs[0].run
+        self._losses[first] += end.how == "lost"
+        if self._losses[first] >= _LOSSES:
+            raise OSError(f"run {first} lost {_LOSSES} workers before its next epoch, the last one so: {end.reason}")
         lost = f"a worker is lost ({end.reason}); its runs go on elsewhere from their last checkpoint"
         self._tally.say(lost if end.how == "lost" else "a checkpoint cannot be read and is not used")
+
+
+@contextmanager
+def _only_new_garbage() -> Iterator[None]:
+    """Let no search for garbage go through what is there: with many runs that takes a fifth of a driver's time."""
+    frozen = gc.get_freeze_count() > 0  # by the caller, who may rely on it
+    if not frozen:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if not frozen:
+            gc.unfreeze()
 
 
 class Recorder:

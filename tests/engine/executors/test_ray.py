@@ -13,11 +13,14 @@ from heatbath.engine.run import load, run
 from heatbath.runs.configs import RunConfig, sweep
 
 ray = pytest.importorskip("ray")
+executor = pytest.importorskip("heatbath.engine.executors.ray")
 
 CONFIGS = sweep(RunConfig(epochs=6, batch_size=100), seed=range(4))
 DRIVER = """
 import json, sys
+from heatbath.engine.executors import ray
 from heatbath.engine.run import run
+ray.LETTER = 0.0
 from heatbath.runs.configs import RunConfig
 configs = [RunConfig.from_dict(values) for values in json.loads(sys.argv[1])]
 run(configs, sys.argv[2], "cpu", executor="ray:" + sys.argv[3], progress=lambda p: print(p.epochs_done, flush=True))
@@ -27,6 +30,12 @@ run(configs, sys.argv[2], "cpu", executor="ray:" + sys.argv[3], progress=lambda 
 @pytest.fixture(scope="module")
 def expected():
     return curves(run(CONFIGS, device="cpu", workers=1))
+
+
+@pytest.fixture
+def short_letters(monkeypatch):
+    """A message for each epoch."""
+    monkeypatch.setattr(executor, "LETTER", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +74,7 @@ def test_a_killed_driver_leaves_no_work_behind_and_the_same_call_goes_on(cluster
     assert curves(load(tmp_path)) == expected
 
 
-def test_a_killed_node_costs_what_was_not_saved(cluster, expected, tmp_path):
+def test_a_killed_node_costs_what_was_not_saved(cluster, expected, short_letters, tmp_path):
     victim = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.5", object_store_memory=80 * 2**20)
     said, killed = [], []
 
@@ -80,6 +89,20 @@ def test_a_killed_node_costs_what_was_not_saved(cluster, expected, tmp_path):
     assert killed
     assert curves(records) == expected
     assert all("lost" in message or "trains" in message or "go on" in message for message in said)
+
+
+def test_without_short_letters_the_records_are_the_same(cluster, expected, tmp_path):
+    assert curves(run(CONFIGS, tmp_path, "cpu", executor=f"ray:{cluster.address}")) == expected
+
+
+def test_a_run_that_kills_every_worker_ends_the_call(cluster, tmp_path, monkeypatch):
+    def crash(parcel):  # in here, as it is sent by its value then
+        os.kill(os.getpid(), 11)
+        yield
+
+    monkeypatch.setattr(executor, "_train", crash)
+    with pytest.raises(OSError, match=rf"^run {CONFIGS[0].run} lost 5 workers before its next epoch, .*: \S.*$"):
+        run(CONFIGS[:1], tmp_path, "cpu", executor=f"ray:{cluster.address}")
 
 
 def test_an_address_that_does_not_answer(tmp_path):

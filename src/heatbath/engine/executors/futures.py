@@ -29,7 +29,7 @@ class Futures(Remote):
     """An executor of futures: ``where`` has ``submit``, and is left open; ``workers`` slices are out at a time."""
 
     def __init__(self, options: Options, checkpoints: Path, where: Any) -> None:
-        super().__init__(replace(options, checkpoint_seconds=max(SLICE, options.checkpoint_seconds)), checkpoints)
+        super().__init__(options, checkpoints, SLICE)
         self._executor = where
         self._busy: dict[futures.Future[list[Delivery]], tuple[Job, int]] = {}
 

@@ -13,12 +13,20 @@ import ray
 from ray import exceptions
 
 from heatbath.engine.executors.choice import NextJob, Outcomes
-from heatbath.engine.executors.parcels import Delivery, Parcel, WorkerFacts, describe_worker, keep, pack, train_parcel
+from heatbath.engine.executors.parcels import (
+    LETTER,
+    Delivery,
+    Parcel,
+    WorkerFacts,
+    describe_worker,
+    keep,
+    pack,
+    train_parcel,
+)
 from heatbath.engine.executors.remote import Remote
 from heatbath.engine.jobs import Ended, Job, Outcome
 from heatbath.engine.options import Options
 
-_GONE = (exceptions.NodeDiedError, exceptions.WorkerCrashedError, exceptions.RaySystemError, exceptions.ObjectLostError)
 _ANSWER = 10.0  # seconds for a cluster to answer
 _PATIENCE = 120.0  # seconds for a node of it to have a place, and to import torch there
 
@@ -33,7 +41,7 @@ class RayCluster(Remote):
     """
 
     def __init__(self, options: Options, checkpoints: Path, where: str | None = None) -> None:
-        super().__init__(options, checkpoints)
+        super().__init__(options, checkpoints, LETTER)
         self._own = not ray.is_initialized()
         if self._own:
             _connect(where, options)
@@ -50,6 +58,8 @@ class RayCluster(Remote):
             raise OSError(f"no node of the Ray cluster has a free place ({_words(self._needs)})") from None
         except exceptions.RayTaskError as error:
             raise _plain(error) from None
+        except exceptions.RayError as error:
+            raise OSError(f"a worker of the Ray cluster died at once: {_first_sentence(error)}") from None
         return facts
 
     def count_places(self) -> int:
@@ -66,13 +76,14 @@ class RayCluster(Remote):
                 return
             ready, _ = ray.wait(list(self._busy), num_returns=1, timeout=_PATIENCE, fetch_local=False)
             for stream in ready:
-                job, outcome = self._busy[stream], self._next(stream)
-                if outcome is None or isinstance(outcome, Ended):
-                    del self._busy[stream]
-                if isinstance(outcome, Ended) and outcome.how == "no data":
-                    self._submit(job, [ray.put(self.lend(job, outcome.reason))])
-                elif outcome is not None:
-                    yield job, outcome
+                job = self._busy[stream]
+                for outcome in self._next(stream, job):
+                    if isinstance(outcome, Ended):
+                        del self._busy[stream]
+                    if isinstance(outcome, Ended) and outcome.how == "no data":
+                        self._submit(job, [ray.put(self.lend(job, outcome.reason))])
+                    else:
+                        yield job, outcome
             yield None
 
     def close(self) -> None:
@@ -88,20 +99,20 @@ class RayCluster(Remote):
         stream = ray.remote(num_returns="streaming", max_retries=0, **self._needs)(_train)
         self._busy[stream.remote(pack(job, self.options), *data)] = job
 
-    def _next(self, stream: Any) -> Outcome | None:
-        """The next outcome of a job; None after the last."""
+    def _next(self, stream: Any, job: Job) -> Iterator[Outcome]:
+        """The next outcomes of a job, up to its end."""
         try:
-            delivery: Delivery = ray.get(next(stream))
-        except StopIteration:
-            return None
+            letter: list[Delivery] = ray.get(next(stream))
         except exceptions.RayTaskError as error:
             raise _plain(error) from None
-        except _GONE as error:
-            return Ended("lost", str(error).partition(".")[0])
-        return keep(delivery, self._busy[stream], self.checkpoints)
+        except exceptions.RayError as error:
+            yield Ended("lost", _first_sentence(error))
+            return
+        for delivery in letter:
+            yield keep(delivery, job, self.checkpoints)
 
 
-def _train(parcel: Parcel, data: list[Any] | None = None) -> Iterator[Delivery]:
+def _train(parcel: Parcel, data: list[Any] | None = None) -> Iterator[list[Delivery]]:
     """On a worker: what the driver lends lies in the object store of the node, once for all its workers."""
     yield from train_parcel(parcel, None if data is None else ray.get(data[0]))
 
@@ -124,6 +135,10 @@ def _knock(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER).close()
+
+
+def _first_sentence(error: Exception) -> str:
+    return " ".join(str(error).split()).partition(". ")[0]
 
 
 def _plain(error: Any) -> Exception:

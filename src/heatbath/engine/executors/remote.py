@@ -16,10 +16,14 @@ from heatbath.runs.configs import RunConfig
 
 
 class Remote:
-    """An executor whose workers have neither the store, with its folder of checkpoints, nor, perhaps, the data."""
+    """An executor whose workers have neither the store, with its folder of checkpoints, nor, perhaps, the data.
 
-    def __init__(self, options: Options, checkpoints: Path) -> None:
-        self.options, self.checkpoints = replace(options, executor=None), checkpoints  # they travel
+    States are sent to this machine. So there are at least ``seconds`` between two, whatever the options ask for.
+    """
+
+    def __init__(self, options: Options, checkpoints: Path, seconds: float) -> None:
+        seconds = max(seconds, options.checkpoint_seconds)
+        self.options, self.checkpoints = replace(options, executor=None, checkpoint_seconds=seconds), checkpoints
         self._trainer = Trainer(replace(self.options, device="cpu"), checkpoints)
         self._lends: set[tuple[object, ...]] = set()
 
