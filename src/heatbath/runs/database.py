@@ -17,6 +17,7 @@ from heatbath.system.disks import check_locks
 from heatbath.system.locks import is_alive, is_lock_name
 
 _T = TypeVar("_T")
+_CACHE = 64 * 1024  # kB at most, of the pages that runs lie in: names are hashes, so that each lies in another one
 _ADVICE = "'heatbath runs repair' saves what can be saved; or put back a copy, or choose another folder"
 
 
@@ -97,6 +98,7 @@ class Database:
         connection = sqlite_files.connect(self._file)
         try:
             connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA cache_size = {-_CACHE}")
             if _version(connection) == old_rows.VERSION:
                 with sqlite_files.transaction(connection):
                     if self._check_schema(connection) == old_rows.VERSION:  # else another process was faster

@@ -186,8 +186,9 @@ def sound_rows(connection: sqlite3.Connection, condition: str, values: Sequence[
 
 def write_rows(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
     """Put rows into the place of those of the same runs."""
-    change = f"UPDATE runs SET ({_COLUMNS}) = ({_MARKS}) WHERE run = ?"
-    connection.executemany(change, [(*row, row.digest, row.run) for row in rows])
+    names = (*Row._fields[1:], "digest")  # with the run's name among them its index would be written too
+    change = f"UPDATE runs SET {', '.join(f'{name} = ?' for name in names)} WHERE run = ?"
+    connection.executemany(change, [(*row[1:], row.digest, row.run) for row in rows])
 
 
 def insert_runs(connection: sqlite3.Connection, configs: Iterable[RunConfig]) -> None:
