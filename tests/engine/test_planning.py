@@ -14,6 +14,7 @@ from heatbath.engine.planning import (
 )
 from heatbath.runs.configs import RunConfig
 from heatbath.tasks.registry import networks
+from task_models import make_task
 
 BASE = RunConfig()
 
@@ -108,3 +109,11 @@ def test_workers_fit_into_the_memory(monkeypatch):
     assert cpu_workers(run_of("mlp"), 64) == (6, 1)
     monkeypatch.setattr(planning, "available_memory", lambda: 0)
     assert cpu_workers(run_of("mlp"), 64) == (1, 1)
+
+
+def test_a_process_of_a_task_has_memory_for_its_own_batches(monkeypatch):
+    small = RunConfig(task=make_task("transformer"), batch_size=8)
+    cost = small.cost
+    monkeypatch.setattr(planning, "available_memory", lambda: 2 * (cost.process_bytes + 8 * cost.activation_bytes))
+    assert cpu_workers(small, 64) == (2, 1)
+    assert cpu_workers(small.with_(batch_size=16), 64) == (1, 1)

@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 import random
 import sys
+import time
 import types
 
 import numpy as np
@@ -416,3 +417,19 @@ def test_a_module_that_a_worker_cannot_import_is_told(tmp_path, monkeypatch):
     gone = dataclasses.replace(packed, path=())
     with pytest.raises(ValueError, match=r"task t cannot be imported in a worker \(No module named 'vanishing'\)"):
         gone.unpack("t")
+
+
+def test_the_cost_of_a_sample_is_that_of_later_steps(monkeypatch):
+    clock = [0.0]
+
+    class Slow(nn.Linear):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            clock[0] += 10.0 if self.calls < 3 else 1e-4 * len(x)  # the first ones set something up
+            return super().forward(x)
+
+    monkeypatch.setattr(time, "thread_time", lambda: clock[0])
+    task = hb.Task(lambda: nn.Sequential(nn.Flatten(), Slow(192, 4)), (X, Y), (X, Y))
+    assert probe(task).cost.cpu_seconds == pytest.approx(1.5e-4)

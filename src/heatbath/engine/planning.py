@@ -62,8 +62,11 @@ def cpu_workers(config: RunConfig, cores: int) -> tuple[int, int]:
 
     There are no more processes than fit into the memory; the threads, on which the last bits of sums depend, stay.
     """
-    size = config.cost.process_bytes
-    return (1, cores) if size is None else (max(1, min(cores, available_memory() // size)), 1)
+    cost = config.cost
+    if cost.process_bytes is None:
+        return 1, cores
+    size = cost.process_bytes + config.batch_size * cost.activation_bytes
+    return max(1, min(cores, available_memory() // size)), 1
 
 
 _SHARED_BYTES = 4 * 2**30  # images, libraries' workspaces, evaluation

@@ -21,6 +21,7 @@ _BATCH = 8
 _FROM_MEAN = 0.25  # by which part a loss may differ from the mean of two halves: one that sums is off by a half
 _PROCESS = 400 * 2**20  # bytes of a worker that has torch and no task yet
 _LARGE = 20_000_000  # weights from which on a single process uses all cores
+_LARGE_BATCH, _SHORT = 128, 0.02  # samples that are timed where _BATCH of them take fewer seconds
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,6 @@ def _check_step(task: Task, model: nn.Module, inputs: Tensor, targets: Tensor, s
     model.train()
     dropout = SeededDropout(lambda _call: (1, 1), 0)
     shape = f"inputs of shape {tuple(inputs.shape)}, {kind(inputs)}"
-    start = time.perf_counter()
     with seeded(0), dropout, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         before = torch.get_rng_state()
         returned = _try(task, f"the model, on {shape},", model, inputs)
@@ -189,13 +189,12 @@ def _check_step(task: Task, model: nn.Module, inputs: Tensor, targets: Tensor, s
     parameters = list(model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     _try(task, "the gradient", partial(torch.autograd.grad, allow_unused=True), loss, trained)
-    seconds = time.perf_counter() - start
     own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     kept = sum(size for place, size in held.items() if place not in own)
     weights = sum(parameter.numel() for parameter in parameters)
     cost = Cost(
-        cpu_seconds=1.5 * seconds / len(targets),
-        process_bytes=None if weights > _LARGE else _PROCESS + 20 * weights + 32 * kept,
+        cpu_seconds=1.5 * _core_seconds(task, model),  # with the evaluation
+        process_bytes=None if weights > _LARGE else _PROCESS + 30 * weights,  # moments, gradients, a checkpoint
         weights=weights,
         activation_bytes=kept // len(targets),
         most=1024,
@@ -203,6 +202,28 @@ def _check_step(task: Task, model: nn.Module, inputs: Tensor, targets: Tensor, s
     )
     batch_norm = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
     return Probe(cost, dropout.calls, draws, same_start, batch_norm)
+
+
+def _core_seconds(task: Task, model: nn.Module) -> float:
+    """How long one core takes to the gradients of a sample, in a batch that is large enough to hide what a call costs.
+
+    The model has computed a batch before, so that nothing is set up here.
+    """
+    trained, threads = [one for one in model.parameters() if one.requires_grad], torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for most in (_BATCH, _LARGE_BATCH):
+            few = task.train.at(torch.arange(min(most, len(task.train))))
+            start = time.thread_time()
+            with seeded(0), SeededDropout(lambda _call: (1, 1), 0):
+                loss = task.loss.mean(read_outputs(model(few.inputs)), few.targets)
+                torch.autograd.grad(loss, trained, allow_unused=True)
+            taken = time.thread_time() - start
+            if taken > _SHORT:
+                break
+    finally:
+        torch.set_num_threads(threads)
+    return taken / len(few)
 
 
 def _check_mean(task: Task, outputs: Tensor, targets: Tensor) -> None:

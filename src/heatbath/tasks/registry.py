@@ -35,9 +35,10 @@ class Cost:
     """What a network costs: measured, see ``benchmarks``."""
 
     cpu_seconds: float  # of one core, for one image in one epoch, with evaluation; rough
-    process_bytes: int | None  # of a process that trains it on one core; None where one process takes all cores
+    # Of a process that trains it on one core, without the activations; None where one process takes all cores.
+    process_bytes: int | None
     weights: int  # how many numbers of a replica are trained
-    activation_bytes: int  # for each image of a batch on a GPU
+    activation_bytes: int  # for each image of a batch
     most: int  # replicas in a stack, beyond which it is hardly faster
     compiled_steps: int  # from which on compiling pays
 
