@@ -1,5 +1,6 @@
 """Runs of tasks through `heatbath.run`: workers, kills, resumption, stores, and what is said on the way."""
 
+import copy
 import os
 import signal
 import subprocess
@@ -71,7 +72,7 @@ def test_a_changed_task_is_another_and_told(tmp_path):
         "the task perceptron has changed since 2 runs in the store (train, metrics, augment), which stay as they are"
     )
     trained = perceptron()
-    same = hb.Task(lambda: trained, images(80), images(40, 1), name="same")
+    same = hb.Task(lambda: copy.deepcopy(trained), images(80), images(40, 1), name="same")
     _, messages = said([base(same)], None)
     assert "task same: all seeds start from the same weights, those that its function returns" in messages
 

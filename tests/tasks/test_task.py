@@ -1,5 +1,6 @@
 """A task: what it takes, what it refuses in one line, its name in the hash, and its way to a worker."""
 
+import copy
 import dataclasses
 import pickle
 import random
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import heatbath as hb
 from heatbath.tasks import samples, transport
@@ -23,6 +24,8 @@ from heatbath.tasks.samples import gather
 from task_models import NAMES, flip, images, make_task, perceptron, resnet
 
 X, Y = images(40)
+ONE = perceptron()
+NORM = nn.BatchNorm2d(3, affine=False)
 
 
 class Pairs(Dataset):
@@ -87,10 +90,11 @@ def task(**changes):
         (X.tolist(), Y.tolist()),
         TensorDataset(X, Y),
         Pairs(),
+        list(zip(X, Y, strict=True)),
         pairs,
         "test_task:pairs",
     ],
-    ids=["tensors", "other types", "arrays", "lists", "TensorDataset", "Dataset", "function", "path"],
+    ids=["tensors", "other types", "arrays", "lists", "TensorDataset", "Dataset", "pairs", "function", "path"],
 )
 def test_data_in_every_form_is_the_same(given, monkeypatch):
     monkeypatch.setitem(sys.modules, "test_task", sys.modules[__name__])
@@ -120,6 +124,8 @@ class Stream(IterableDataset):
         (Pairs(0), ValueError, "train has no samples"),
         (Pairs(wrong=7), ValueError, r"train: sample 7 has the shapes \(3, 4, 8\) and \(\), the first one \(3, 8, 8\)"),
         (Stream(), TypeError, "train has no length"),
+        (DataLoader(Pairs()), TypeError, "got a DataLoader: give its dataset$"),
+        (((X, X), Y), ValueError, "train has 2 inputs and 40 targets: several inputs"),
         ([1, 2, 3], TypeError, "got a list of 3"),
         ({"inputs": X, "targets": Y}, TypeError, "got a dict with inputs, targets$"),
         (Pairs(50), ValueError, "train: sample 40 fails: IndexError"),
@@ -238,6 +244,23 @@ def test_data_that_does_not_fit_into_the_memory_is_refused(monkeypatch):
             "metric accuracy of task line fails: ValueError: targets are fractions, where integer labels are needed",
         ),
         ({"train": fails}, ValueError, "train: its function fails: OSError: no disk$"),
+        ({"model": lambda: ONE}, ValueError, "the models of task model share weights, .* copy.deepcopy"),
+        ({"model": lambda: nn.Sequential(ONE, nn.ReLU())}, ValueError, "the models of task model share weights"),
+        ({"model": lambda: nn.Sequential(NORM, perceptron())}, ValueError, "the models of task model share weights"),
+        ({"model": lambda: perceptron().double()}, ValueError, "takes float64 inputs, those of train are float32: "),
+        ({"train": (X > 0, Y), "test": (X > 0, Y)}, ValueError, "takes float32 inputs, those of train are int64: "),
+        ({"model": lambda: Complex()}, ValueError, "the model of task model has complex weights"),
+        (
+            {"model": lambda: nn.Sequential(nn.Embedding(4, 4, sparse=True), nn.Flatten()), "train": (Y[:, None], Y)}
+            | {"test": (Y[:, None], Y)},
+            ValueError,
+            "the model of task model has sparse gradients",
+        ),
+        (
+            {"train": (X, functional.one_hot(Y)), "test": (X, functional.one_hot(Y))},
+            ValueError,
+            r"these must be integer labels of shape \(8,\)",
+        ),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
@@ -245,6 +268,29 @@ def test_what_cannot_be_trained_is_one_line(changes, error, message):
     with pytest.raises(error, match=message) as caught:
         probe(task(**changes))
     assert "\n" not in str(caught.value)
+
+
+def test_frozen_layers_may_be_shared():
+    features = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), NORM).requires_grad_(False).eval()
+
+    class Headed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.features, self.head = features, perceptron()
+
+        def forward(self, x):
+            return self.head(self.features.eval()(x))
+
+    assert not probe(task(model=Headed)).same_start
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(192, 4, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (x.flatten(1) + 0j @ self.weight).abs()
 
 
 class Returning(nn.Module):
@@ -295,7 +341,7 @@ def test_a_factory_that_ignores_the_seed_is_refused_and_one_of_fixed_weights_is_
     with pytest.raises(ValueError, match="starts from other weights each time it is made with one seed"):
         probe(task(model=wild))
     trained = perceptron()
-    assert probe(task(model=lambda: trained)).same_start
+    assert probe(task(model=lambda: copy.deepcopy(trained))).same_start
     numpy_drawn = task(model=lambda: _with_bias(np.random.rand(), random.random()))  # noqa: NPY002
     assert not probe(numpy_drawn).same_start
 

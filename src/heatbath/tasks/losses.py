@@ -84,13 +84,14 @@ def class_scores(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     entropy.
     """
     if targets.is_floating_point():
-        raise ValueError("targets are fractions, where integer labels are needed")
+        raise ValueError("targets are fractions, where integer labels are needed: name metrics such as mse")
     if outputs.shape[:-1] == targets.shape:
         return outputs.flatten(0, -2), targets.flatten()
     if outputs.ndim > 2 and (outputs.shape[0], *outputs.shape[2:]) == tuple(targets.shape):
         return outputs.movedim(1, -1).flatten(0, -2), targets.flatten()
     raise ValueError(
-        f"outputs of shape {tuple(outputs.shape)} are no class scores of targets of shape {tuple(targets.shape)}"
+        f"outputs of shape {tuple(outputs.shape)} are no class scores of targets of shape {tuple(targets.shape)}: "
+        f"these must be integer labels of shape {tuple(outputs.shape[:-1])}"
     )
 
 
@@ -111,7 +112,7 @@ def _of_one_shape(function: Values, outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.ndim == targets.ndim + 1 and outputs.shape[-1] == 1:
         outputs = outputs.squeeze(-1)
     if outputs.shape != targets.shape:
-        raise ValueError(f"outputs have shape {tuple(outputs.shape)}, targets {tuple(targets.shape)}")
+        raise ValueError(f"outputs have shape {tuple(outputs.shape)}, targets {tuple(targets.shape)}: make them alike")
     return function(outputs, targets.to(outputs.dtype))
 
 

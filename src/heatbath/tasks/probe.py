@@ -55,12 +55,15 @@ def check_batches(task: Task, samples: int, batch_size: int) -> None:
 
 
 def _probe(task: Task) -> Probe:
-    model, same_start = _check_model(task)
+    model, other = _check_model(task)
+    buffers = [buffer.clone() for buffer in other.buffers()]
+    same_start = _equal(model, other)
     batch = task.train.at(torch.arange(min(_BATCH, len(task.train))))
     _check_order(task, model, batch)
     for name, part in (("train", task.train), ("test", task.test)):
         _check_targets(task, part.targets, name)
     found = _check_step(task, model, _augment(task, batch.inputs), batch.targets, same_start)
+    _check_apart(task, model, other, buffers)
     model.eval()
     with torch.no_grad(), seeded(0):
         outputs = read_outputs(model(batch.inputs))  # without an error: it has just computed this batch
@@ -86,15 +89,28 @@ def _try(task: Task, what: str, function: Callable[..., Any], *arguments: Any) -
 
 
 def _check_order(task: Task, model: nn.Module, batch: Samples) -> None:
-    """Refuse data in which targets come first: the model fails on what should be inputs, and takes the targets."""
+    """Refuse inputs that the model fails on, where it takes the targets instead, or numbers of another type."""
     model.eval()
-    if _takes(model, batch.inputs) or not _takes(model, batch.targets):
+    if _takes(model, batch.inputs):
+        return
+    if not _takes(model, batch.targets):
+        _check_kind(task, model, batch.inputs)
         return
     inputs, targets = (f"{tuple(one.shape[1:])} {kind(one)}" for one in (batch.inputs, batch.targets))
     raise ValueError(
         f"task {task.name} seems to have its inputs and targets swapped: its model takes the targets, {targets} for a "
         f"sample, and not the inputs, {inputs}; give train and test as (inputs, targets)"
     )
+
+
+def _check_kind(task: Task, model: nn.Module, inputs: Tensor) -> None:
+    for taken in {parameter.dtype for parameter in model.parameters()} - {inputs.dtype}:
+        if _takes(model, inputs.to(taken)):
+            remedy = "give them as float32"
+            if inputs.is_floating_point():
+                remedy = "make the model float32, as data is held in single precision"
+            what = f"{kind(inputs.to(taken))} inputs, those of train are {kind(inputs)}"
+            raise ValueError(f"the model of task {task.name} takes {what}: {remedy}, or convert them in its forward")
 
 
 def _takes(model: nn.Module, inputs: Tensor) -> bool:
@@ -116,7 +132,9 @@ def _check_targets(task: Task, targets: Tensor, name: str) -> None:
     if task.loss.values is not LOSSES["cross_entropy"]:
         return
     if targets.is_floating_point():
-        raise ValueError(f"{name} targets {of} are fractions: cross_entropy takes integer labels")
+        raise ValueError(
+            f"{name} targets {of} are fractions: cross_entropy takes integer labels; convert them, or name another loss"
+        )
     counted = targets[targets != IGNORED]
     if not len(counted):
         raise ValueError(f"{name} labels {of} are all {IGNORED}, which counts nowhere")
@@ -124,12 +142,17 @@ def _check_targets(task: Task, targets: Tensor, name: str) -> None:
         raise ValueError(f"{name} labels {of} go down to {counted.min()}: they start from 0")
 
 
-def _check_model(task: Task) -> tuple[nn.Module, bool]:
-    """The model of seed 0, and whether that of another seed is the same."""
+def _check_model(task: Task) -> tuple[nn.Module, nn.Module]:
+    """The models of two seeds."""
     model, again, other = task.build(0), task.build(0), task.build(1)
     if any(nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
         raise ValueError(
             f"the model of task {task.name} has lazy layers, whose weights have no shape yet: give their sizes"
+        )
+    if any(parameter.is_complex() for parameter in model.parameters()):
+        raise ValueError(
+            f"the model of task {task.name} has complex weights: keep their real and imaginary parts as parameters, "
+            "and join them with torch.view_as_complex"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"the model of task {task.name} has no parameters to train")
@@ -138,17 +161,32 @@ def _check_model(task: Task) -> tuple[nn.Module, bool]:
             f"the model of task {task.name} starts from other weights each time it is made with one seed: "
             "its function must draw from torch's, NumPy's or Python's global generator, and nothing else"
         )
-    return model, _equal(model, other)
+    return model, other
+
+
+def _check_apart(task: Task, model: nn.Module, other: nn.Module, buffers: list[Tensor]) -> None:
+    """Refuse models of which training one changes another, whose buffers were these."""
+    ours, theirs = (
+        {one.untyped_storage().data_ptr() for one in each.parameters() if one.requires_grad} for each in (model, other)
+    )
+    if ours & theirs or not all(map(_same, buffers, other.buffers())):
+        raise ValueError(
+            f"the models of task {task.name} share weights, so that training one would change the next: its function "
+            "must return a new network each time, such as copy.deepcopy(network)"
+        )
 
 
 def _equal(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two models have the same state, in which NaN equals NaN."""
+    """Whether two models have the same state."""
     ours, theirs = one.state_dict(), other.state_dict()
     return ours.keys() == theirs.keys() and all(
-        torch.equal(value, theirs[name]) or torch.allclose(value, theirs[name], 0.0, 0.0, equal_nan=True)
-        for name, value in ours.items()
-        if isinstance(value, Tensor)
+        _same(value, theirs[name]) for name, value in ours.items() if isinstance(value, Tensor)
     )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal, in which NaN equals NaN."""
+    return torch.equal(one, other) or torch.allclose(one, other, 0.0, 0.0, equal_nan=True)
 
 
 def _augment(task: Task, inputs: Tensor) -> Tensor:
@@ -188,7 +226,9 @@ def _check_step(task: Task, model: nn.Module, inputs: Tensor, targets: Tensor, s
         raise ValueError(f"the loss of task {task.name} does not depend on the model's parameters")
     parameters = list(model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    _try(task, "the gradient", partial(torch.autograd.grad, allow_unused=True), loss, trained)
+    grads = _try(task, "the gradient", partial(torch.autograd.grad, allow_unused=True), loss, trained)
+    if any(grad is not None and grad.layout != torch.strided for grad in grads):
+        raise ValueError(f"the model of task {task.name} has sparse gradients: make its embeddings with sparse=False")
     own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     kept = sum(size for place, size in held.items() if place not in own)
     weights = sum(parameter.numel() for parameter in parameters)

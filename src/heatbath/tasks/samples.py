@@ -17,7 +17,7 @@ from torch.utils import data as torch_data
 from heatbath.system.machine import available_memory
 from heatbath.tasks.fingerprints import tensor_bytes
 
-FORMS = "(inputs, targets) as tensors or arrays, a torch Dataset, or a function that returns them"
+FORMS = "(inputs, targets) as tensors or arrays, a torch Dataset, a list of pairs, or a function that returns them"
 _PARTS = ("inputs", "targets")
 
 
@@ -105,17 +105,21 @@ def gather(given: Any, name: str) -> Samples:
     elif isinstance(given, torch_data.Dataset) or _is_like_a_dataset(given):
         given, copy = _materialize(given, name), False
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise TypeError(f"{name} must be {FORMS}, got {_describe(given)}")
+        advice = ": give its dataset" if isinstance(given, torch_data.DataLoader) else ""
+        raise TypeError(f"{name} must be {FORMS}, got {_describe(given)}{advice}")
     inputs, targets = (_as_tensor(part, f"{name} {what}", copy=copy) for part, what in zip(given, _PARTS, strict=True))
     if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) == 0:
         raise ValueError(f"{name} has no samples")
     if len(inputs) != len(targets):
-        raise ValueError(f"{name} has {len(inputs):,} inputs and {len(targets):,} targets")
+        several = ": several inputs of a model must be joined into one" if isinstance(given[0], tuple) else ""
+        raise ValueError(f"{name} has {len(inputs):,} inputs and {len(targets):,} targets{several}")
     return Samples(inputs, targets.long() if targets.dtype == torch.uint8 else targets)
 
 
 def _is_like_a_dataset(given: Any) -> bool:
     """Whether it has samples, each an input and a target, and is not two tensors."""
+    if isinstance(given, list):
+        return all(isinstance(pair, tuple) and len(pair) == 2 for pair in given)
     indexed = hasattr(given, "__getitem__") and hasattr(given, "__len__")
     return indexed and not isinstance(given, tuple | list | Tensor | np.ndarray | dict)
 
@@ -125,7 +129,7 @@ def _materialize(dataset: Any, name: str) -> tuple[Tensor, Tensor]:
     try:
         count = len(dataset)
     except TypeError:
-        raise TypeError(f"{name} has no length: a data set is held in memory, so that it must have one") from None
+        raise TypeError(f"{name} has no length: data is held in memory; give list(dataset) if it ends") from None
     if count == 0:
         raise ValueError(f"{name} has no samples")
     whole: list[Tensor] = []
@@ -178,4 +182,5 @@ def _describe(given: Any) -> str:
         return f"a dict with {', '.join(map(str, given))}"
     if isinstance(given, Sequence) and not isinstance(given, str):
         return f"a {type(given).__name__} of {len(given)}"
-    return f"{given!r:.80}".partition("\n")[0]
+    words = f"{given!r:.80}".partition("\n")[0]
+    return f"a {type(given).__name__}" if " object at 0x" in words else words

@@ -31,7 +31,7 @@ class Task(AnyTask):
         model: a function without arguments that returns a new ``nn.Module``, or ``"package.module:function"``. Its
             initial weights come from the run's seed, by way of torch's, NumPy's and Python's global generators, which
             are put back as they were. The model returns a tensor, or an object with ``.logits``.
-        train: ``(inputs, targets)`` as tensors or arrays, a torch Dataset, or a function (or
+        train: ``(inputs, targets)`` as tensors or arrays, a torch Dataset, a list of pairs, or a function (or
             ``"package.module:function"``) that returns them.
         test: likewise.
         loss: ``"cross_entropy"``, ``"binary_cross_entropy"``, ``"mse"``, ``"mae"``, or a function of outputs and
