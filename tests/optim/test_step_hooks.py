@@ -5,6 +5,7 @@ import torch
 
 import heatbath as hb
 from heatbath.optim.step_hooks import is_rehearsal
+from heatbath.thermometry.thermometer import Thermometer
 from optimizer_walks import make_gradients, make_parameters, walk
 
 
@@ -73,3 +74,34 @@ def test_a_warm_up_step_at_rate_zero_counts():
     walk(optimizer, parameters, make_gradients(parameters, 3))
     assert optimizer.state_dict()["param_groups"][0]["step"] == 3
     assert optimizer.param_groups[0]["multiplier"] == hb.draw(hb.Uniform(1.0), 2, 2, 1)[0]
+
+
+@pytest.mark.parametrize("kind", ["gradient", "update", "RandomLR"])
+def test_a_step_that_calls_its_parents_step_is_one(kind):
+    """torch runs the hooks in both, once the class of the parent has been used."""
+
+    class Logging(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            self.rates = [group["lr"] for group in self.param_groups]
+
+    ends, plain = [], torch.optim.SGD(make_parameters(((2,),)), 0.1)
+    assert type(plain).step.hooked
+    for optimizer_class in (torch.optim.SGD, Logging):
+        model = torch.nn.Linear(3, 2, dtype=torch.float64)
+        torch.nn.init.ones_(model.weight)
+        torch.nn.init.zeros_(model.bias)
+        optimizer = optimizer_class(model.parameters(), 0.1, momentum=0.5)
+        draws = hb.RandomLR(optimizer, seed=3) if kind == "RandomLR" else hb.randomize(optimizer, coupling=kind, seed=3)
+        with Thermometer(model, optimizer, interval=2) as thermometer:
+            for k in range(4):
+                optimizer.zero_grad()
+                shown = optimizer.param_groups[0]["lr"]
+                model(torch.full((4, 3), float(k + 1), dtype=torch.float64)).square().mean().backward()
+                optimizer.step()
+                if kind == "RandomLR":
+                    draws.step()
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+        assert [reading["step"] for reading in thermometer.history] == [2, 4]
+    assert torch.equal(*ends)
+    assert optimizer.rates == [0.1 * draws.multiplier if kind == "update" else shown]

@@ -13,7 +13,7 @@ from heatbath.draws import Multipliers, check_integer
 from heatbath.laws import Coupling, Law, Uniform, check_coupling, parse_law
 from heatbath.optim.draw_sources import CurrentDraw, DrawSource, hooked_optimizer
 from heatbath.optim.param_groups import refuse_other_draws
-from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
+from heatbath.optim.step_hooks import is_nested, is_rehearsal, outside_graphs
 
 
 def randomize(
@@ -101,6 +101,8 @@ class Randomizer(DrawSource):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Draw, and multiply what the coupling says."""
+        if is_nested(optimizer):
+            return None
         self._restore()  # a step that raised has left lr multiplied
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         found_inf = getattr(optimizer, "found_inf", None)
@@ -125,7 +127,8 @@ class Randomizer(DrawSource):
     @outside_graphs
     def after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 (a hook's signature)
         """Take the multiplier off the rates."""
-        self._restore()
+        if not is_nested(optimizer):
+            self._restore()
 
     def _restore(self) -> None:
         for group, lr in self._own:

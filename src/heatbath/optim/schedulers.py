@@ -16,7 +16,7 @@ from heatbath.draws import Multipliers, check_integer
 from heatbath.laws import Law, Uniform, check_number, parse_law
 from heatbath.optim.draw_sources import CurrentDraw, DrawSource, hooked_optimizer, refuse_other_sources
 from heatbath.optim.param_groups import refuse_other_draws
-from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
+from heatbath.optim.step_hooks import is_nested, is_rehearsal, outside_graphs
 
 _LEAST = 2.0**-100  # what is written for a multiplier of 0, so that a chained scheduler's factor is not lost in it
 
@@ -218,7 +218,7 @@ class ShownRates(DrawSource):
     @outside_graphs
     def after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 (a hook's signature)
         """Put ``lr`` back to the rate itself, with what other schedulers did to it."""
-        if is_rehearsal(optimizer):
+        if is_nested(optimizer) or is_rehearsal(optimizer):
             return
         shown = [group for group in optimizer.param_groups if "base_lr" in group]
         if self.is_before_first_draw:

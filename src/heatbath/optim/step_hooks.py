@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from functools import cache
+from inspect import unwrap
+from types import FrameType
+
 import torch
 from torch import Tensor
 
@@ -10,7 +15,32 @@ from torch import Tensor
 from torch._compile import _disable_dynamo as outside_graphs
 from torch.optim.optimizer import Optimizer
 
-__all__ = ["is_rehearsal", "outside_graphs"]
+__all__ = ["is_nested", "is_rehearsal", "outside_graphs"]
+
+_WITH_HOOKS = Optimizer.profile_hook_step(lambda _: None).__code__  # what torch wraps around a step, to run the hooks
+
+
+def is_nested(optimizer: Optimizer) -> bool:
+    """Return whether the hook that asks runs for a step within a step, which is none of its own.
+
+    If a class calls the ``step`` of its parent, torch runs the hooks in both, once an optimizer of the parent's class
+    has been built somewhere.
+    """
+    if not _can_nest(type(optimizer)):
+        return False
+    frame: FrameType | None = sys._getframe()
+    steps = 0
+    while frame is not None and steps < 2:
+        steps += frame.f_code is _WITH_HOOKS and frame.f_locals["args"][0] is optimizer
+        frame = frame.f_back
+    return steps > 1
+
+
+@cache
+def _can_nest(kind: type[Optimizer]) -> bool:
+    """Whether a step of this class names another one, as it must to call it."""
+    code = getattr(unwrap(kind.step), "__code__", None)
+    return code is None or "step" in code.co_names
 
 
 def is_rehearsal(optimizer: Optimizer) -> bool:

@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 
 from heatbath.draws import check_integer
 from heatbath.laws import Law, parse_law
-from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
+from heatbath.optim.step_hooks import is_nested, is_rehearsal, outside_graphs
 from heatbath.thermometry.averages import Estimate
 from heatbath.thermometry.batch_halves import NoHalvesError, compare_halves
 from heatbath.thermometry.logs import Callback, CSVLog, Reading, WarnOnce, check_callbacks, one_line, show_numbers
@@ -324,9 +324,9 @@ class Thermometer:
         if is_dynamo_compiling():
             self._after_step_outside_graph(optimizer, args, kwargs)
             return
-        groups = optimizer.param_groups
-        rate = groups[0].get("lr")
-        if (type(rate) is not float or rate == 0.0) and is_rehearsal(optimizer):  # a call that most steps are spared
+        groups, rate = optimizer.param_groups, optimizer.param_groups[0].get("lr")
+        is_odd = type(rate) is not float or rate == 0.0  # a call that most steps are spared
+        if is_nested(optimizer) or (is_odd and is_rehearsal(optimizer)):
             return
         self.step += 1
         try:
