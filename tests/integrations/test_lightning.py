@@ -274,6 +274,30 @@ def test_added_twice_is_refused_by_lightning():
         pl.Trainer(**QUIET, callbacks=[ThermometerCallback(), ThermometerCallback()])
 
 
+def test_added_later_the_first_one_reads():
+    first, second = ThermometerCallback(interval=2), ThermometerCallback(interval=2)
+    trainer = pl.Trainer(**QUIET, max_epochs=EPOCHS, callbacks=[first])
+    trainer.callbacks.append(second)
+    with pytest.warns(RuntimeWarning, match="the Trainer has another ThermometerCallback already, which reads") as told:
+        trainer.fit(Module(), batches())
+    assert len([w for w in told if "thermometer" in str(w.message)]) == 1
+    assert first.history == measure_plainly()[0]
+    assert second.history == []
+
+
+@pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor")
+def test_a_step_that_fetches_its_own_batches_tells_its_loss():
+    class Fetching(Module):
+        def training_step(self, dataloader_iter):
+            return super().training_step(next(dataloader_iter)[0], 0)
+
+    callback = ThermometerCallback(interval=2)
+    with pytest.warns(RuntimeWarning, match="training_step takes a dataloader_iter: tell the loss"):
+        trainer = fit(Fetching(), callback)
+    assert trainer.global_step == 12
+    assert all("tell the loss" in reason for reason in reasons(callback))
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

@@ -326,6 +326,25 @@ def test_an_interrupted_training_is_let_go_at_once(tmp_path, kind):
     assert [reading["step"] for reading in callback.history] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("event", ["on_train_begin", "on_epoch_begin", "on_step_begin", "on_step_end", "on_train_end"])
+def test_a_callback_that_raises_leaves_no_hook_behind(tmp_path, event):
+    def fail(args, state, control, **kwargs):
+        if state.epoch >= 1 or event == "on_train_begin":
+            raise ArithmeticError
+
+    ours, other = ThermometerCallback(interval=1), TrainerCallback()
+    setattr(other, event, fail)
+    trainer = make_trainer(tmp_path, ours, other)
+    with pytest.raises(ArithmeticError):
+        trainer.train()
+    seen = len(ours.history)
+    for batch in DataLoader(Samples(), BATCH_SIZE):
+        trainer.model(**batch)["loss"].backward()
+        trainer.optimizer.step()
+    assert len(ours.history) == seen
+    assert seen > 0 or event == "on_train_begin"
+
+
 def uneven(batch_size, accumulation):
     """The steps of one epoch in the Trainer: the last batch and the last step may be smaller."""
     each = list(DataLoader(Samples(), batch_size))

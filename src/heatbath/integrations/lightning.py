@@ -58,6 +58,8 @@ class ThermometerCallback(Watch, pl.Callback):
         if len(trainer.optimizers) != 1:
             self._refuse(f"it needs one optimizer, the module has {len(trainer.optimizers)}")
             return
+        if self._is_second(trainer.callbacks):
+            return
         model = trainer.strategy.model or pl_module
         self._attach(model, trainer.optimizers[0], getattr(trainer.precision_plugin, "scaler", None))
 
@@ -104,10 +106,15 @@ class ThermometerCallback(Watch, pl.Callback):
     def _loss_of(self, module: pl.LightningModule, batch: Any, batch_idx: int) -> Tensor:
         if self._loss is not None:
             return self._loss(module, batch)
-        if not module.automatic_optimization:
-            raise ValueError("the module optimizes manually: tell the loss, ThermometerCallback(loss=...)")
-        takes_index = len(inspect.signature(module.training_step).parameters) > 1
-        output = module.training_step(batch, batch_idx) if takes_index else module.training_step(batch)
+        parameters = inspect.signature(module.training_step).parameters
+        if not module.automatic_optimization or "dataloader_iter" in parameters:
+            why = (
+                "training_step takes a dataloader_iter"
+                if module.automatic_optimization
+                else "the module optimizes manually"
+            )
+            raise ValueError(f"{why}: tell the loss, ThermometerCallback(loss=...)")
+        output = module.training_step(batch, batch_idx) if len(parameters) > 1 else module.training_step(batch)
         loss = output["loss"] if isinstance(output, dict) else output
         if not isinstance(loss, Tensor):
             raise ValueError(f"training_step returned no tensor as its loss, got {loss!r}")

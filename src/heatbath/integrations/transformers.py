@@ -27,8 +27,6 @@ except ImportError as error:
 
 __all__ = ["ThermometerCallback"]
 
-_PARTS_OF_A_TRAINING = ("_run_epoch", "_evaluate", "_finalize_training")  # all that comes after its beginning
-
 
 class ThermometerCallback(Watch, TrainerCallback, ExportableState):
     """Measures gradient noise, temperature and equilibrium of a training with a `heatbath.Thermometer`.
@@ -54,7 +52,9 @@ class ThermometerCallback(Watch, TrainerCallback, ExportableState):
         if unknown := sorted(settings.keys() - set(allowed)):
             raise TypeError(f"{unknown[0]!r} is no setting of ThermometerCallback: it takes {', '.join(allowed)}")
         super().__init__(**settings)
-        self._trainer: Any = None
+        self._trainer: Any = None  # from the beginning of a training to its end
+        self._waits = False  # for its first step
+        self._watched: list[tuple[Any, str]] = []  # methods of the Trainer that are ours until the end
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: numbers and text only."""
@@ -68,22 +68,26 @@ class ThermometerCallback(Watch, TrainerCallback, ExportableState):
 
     @guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 (an event)
-        """Attach to the optimizer and the model as the Trainer has prepared them."""
+        """Find the Trainer, and the state of the training that is resumed."""
         self._let_go()
         trainer, name = _calling_trainer(self), type(self).__name__
         if trainer is None:
             self._refuse("no Trainer of Transformers calls it")
             return
-        others = [c for c in trainer.callback_handler.callbacks if isinstance(c, ThermometerCallback)]
-        if others[0] is not self:
-            self._refuse(f"the Trainer has another {name} already, which reads")
+        if self._is_second(trainer.callback_handler.callbacks):
             return
         saved = state.stateful_callbacks.setdefault(name, self.state())
         if state.global_step > 0 and isinstance(saved, dict):
             self.saved = saved["attributes"]["saved"]
-        self._attach(trainer.model_wrapped, trainer.optimizer, trainer.accelerator.scaler)
-        self._trainer = trainer
+        self._trainer, self._waits = trainer, True
         self._watch(trainer)
+
+    @guarded
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 (an event)
+        """Attach to optimizer and model at the first step, when nothing can raise any more that we do not see."""
+        if self._waits:
+            self._waits, trainer = False, self._trainer
+            self._attach(trainer.model_wrapped, trainer.optimizer, trainer.accelerator.scaler)
 
     @guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 (an event)
@@ -103,9 +107,9 @@ class ThermometerCallback(Watch, TrainerCallback, ExportableState):
 
     def _let_go(self) -> None:
         self._detach()
-        for name in ("compute_loss", *_PARTS_OF_A_TRAINING) if self._trainer is not None else ():
-            vars(self._trainer).pop(name, None)
-        self._trainer = None
+        for owner, name in self._watched:
+            vars(owner).pop(name, None)
+        self._trainer, self._waits, self._watched = None, False, []
 
     def _watch(self, trainer: Any) -> None:
         """See the batches of losses, and a training that ends early: no event of the Trainer shows them."""
@@ -135,9 +139,13 @@ class ThermometerCallback(Watch, TrainerCallback, ExportableState):
             return output
 
         vars(trainer)["compute_loss"] = watched
-        for name in _PARTS_OF_A_TRAINING:
-            if hasattr(trainer, name):
-                vars(trainer)[name] = self._until_it_raises(getattr(trainer, name))
+        parts = [
+            (trainer, name) for name in ("_run_epoch", "_evaluate", "_finalize_training") if hasattr(trainer, name)
+        ]
+        parts.append((trainer.callback_handler, "on_epoch_begin"))
+        for owner, name in parts:  # all that comes after the beginning
+            vars(owner)[name] = self._until_it_raises(getattr(owner, name))
+        self._watched = [(trainer, "compute_loss"), *parts]
 
     def _until_it_raises(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -84,6 +84,13 @@ class Watch:
         except Exception as error:
             warnings.warn(f"the thermometer begins anew: {one_line(error)}", RuntimeWarning, stacklevel=2)
         self._passed_on = len(thermometer.history)
+
+    def _is_second(self, callbacks: Iterable[Any]) -> bool:
+        """Whether another callback of this kind comes before; say so."""
+        first = next(callback for callback in callbacks if isinstance(callback, Watch))
+        if first is not self:
+            self._refuse(f"the Trainer has another {type(self).__name__} already, which reads")
+        return first is not self
 
     def _refuse(self, reason: str) -> None:
         self._detach()
