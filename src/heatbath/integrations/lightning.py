@@ -58,7 +58,7 @@ class ThermometerCallback(Watch, pl.Callback):
         if len(trainer.optimizers) != 1:
             self._refuse(f"it needs one optimizer, the module has {len(trainer.optimizers)}")
             return
-        if self._is_second(trainer.callbacks):
+        if self._is_second(trainer.callbacks):  # type: ignore[attr-defined]  # set by a part of the Trainer
             return
         model = trainer.strategy.model or pl_module
         self._attach(model, trainer.optimizers[0], getattr(trainer.precision_plugin, "scaler", None))

@@ -6,6 +6,7 @@ import sys
 from functools import cache
 from inspect import unwrap
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,8 @@ def is_nested(optimizer: Optimizer) -> bool:
     If a class calls the ``step`` of its parent, torch runs the hooks in both, once an optimizer of the parent's class
     has been built somewhere.
     """
-    if not _can_nest(type(optimizer)):
+    kind: Any = type(optimizer)
+    if not _can_nest(kind):
         return False
     frame: FrameType | None = sys._getframe()
     steps = 0
@@ -37,7 +39,7 @@ def is_nested(optimizer: Optimizer) -> bool:
 
 
 @cache
-def _can_nest(kind: type[Optimizer]) -> bool:
+def _can_nest(kind: Any) -> bool:
     """Whether a step of this class names another one, as it must to call it."""
     code = getattr(unwrap(kind.step), "__code__", None)
     return code is None or "step" in code.co_names
