@@ -285,7 +285,7 @@ def test_added_later_the_first_one_reads():
     assert second.history == []
 
 
-@pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor")
+@pytest.mark.filterwarnings("ignore:.*dataloader_iter.*:UserWarning")
 def test_a_step_that_fetches_its_own_batches_tells_its_loss():
     class Fetching(Module):
         def training_step(self, dataloader_iter):
