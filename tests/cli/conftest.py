@@ -1,20 +1,20 @@
 import pytest
 
 from heatbath import cli
-from heatbath.cli import progress
+from heatbath.engine import progress_bar
 
 
 @pytest.fixture(autouse=True)
 def _no_sign_of_life(monkeypatch):
     """How slow the machine is must not show in what a command prints."""
-    monkeypatch.setattr(progress, "_FIRST_SIGN", 600.0)
+    monkeypatch.setattr(progress_bar, "_FIRST_SIGN", 600.0)
 
 
 @pytest.fixture
 def heatbath(capsys, monkeypatch, tmp_path):
     """Runs a command in an empty folder; returns its exit status, what it printed and what it complained of."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(progress, "_WORTH_A_LOG", 600.0)
+    monkeypatch.setattr(progress_bar, "_WORTH_A_LOG", 600.0)
 
     def run(*arguments):
         status = cli.main([str(argument) for argument in arguments])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from heatbath.cli import progress
+from heatbath.engine import progress_bar as progress
 from heatbath.engine.progress import Progress
 
 
@@ -47,7 +47,7 @@ def test_nobody_knows_how_long_before_anything_is_done(clock):
 
 def test_training_is_told_in_words(clock):
     shown = progress.Display()
-    follow = progress.follow_training(shown)
+    follow = shown.follow_training
     follow(Progress(10, 0, 200, 0, None, 0.0))
     clock.seconds += 4.0
     for _ in range(2):
@@ -57,7 +57,7 @@ def test_training_is_told_in_words(clock):
 
 def test_a_log_has_few_lines(clock, capsys):
     with progress.display() as shown:
-        follow = progress.follow_training(shown)
+        follow = shown.follow_training
         follow(Progress(4, 0, 400, 0, None, 0.0, "trains 4 runs of mlp on 2 x 1 thread", routine=True))
         for k in range(1, 101):
             clock.seconds += 1.0
@@ -90,7 +90,7 @@ def test_a_log_that_nobody_reads_any_more_stops_no_work(clock, monkeypatch):
 
 def test_short_work_leaves_no_log(clock, capsys):
     with progress.display() as shown:
-        follow = progress.follow_training(shown)
+        follow = shown.follow_training
         follow(Progress(1, 0, 2, 0, None, 0.0, "trains 1 run of mlp on 1 x 1 thread", routine=True))
         clock.seconds += 4.0
         follow(Progress(1, 1, 2, 2, 0.5, 4.0))
@@ -109,11 +109,10 @@ def test_quiet_shows_nothing(clock, capsys):
 PROGRAM = """
 import time
 from heatbath.engine.progress import Progress
-from heatbath.cli.progress import display, follow_training
+from heatbath.engine.progress_bar import display
 with display() as shown:
-    shown.show(None, ("starting",))
     time.sleep(0.4)
-    follow = follow_training(shown)
+    follow = shown.follow_training
     for k in range(11):
         follow(Progress(5, k // 2, 100, 10 * k, 0.5, 1.0, "out of memory: stacks of 2" if k == 3 else None))
         time.sleep(1.2 if k == 9 else 0.02)  # long enough to be seen
@@ -153,9 +152,8 @@ def test_a_terminal_has_a_bar_that_fits(columns):
 
 SLOW = """
 import time
-from heatbath.cli.progress import display, follow_fraction
-with display() as shown:
-    follow_fraction(shown)
+from heatbath.engine.progress_bar import display
+with display():
     time.sleep({})
 """
 

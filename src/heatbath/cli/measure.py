@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heatbath.cli.progress import display, follow_fraction
 from heatbath.cli.screens import Answer, print_table, say
 from heatbath.cli.training import check_data_dir
+from heatbath.engine.progress_bar import display
 from heatbath.system.machine import choose_device
 from heatbath.system.whole_files import check_folder
 from heatbath.thermostat import Thermostat
@@ -48,14 +48,13 @@ def measure_network(
         if value < least:
             raise ValueError(f"{name} must be at least {least} to measure noise, got {value}")
     with display() as shown:
-        report = follow_fraction(shown)
         device = choose_device(device)
         from heatbath.report import plots  # noqa: F401 - a missing extra is told before the training, not after it
         from heatbath.studies import measurement
 
         settings: dict[str, Any] = {"epochs": epochs, "at_epochs": at_epoch or None, "weight_decay": weight_decay}
         settings |= {"samples": samples, "seed": seed, "device": device, "data_dir": data_dir}
-        found = measurement.measure_training(knobs, model, dataset, **settings, progress=report)
+        found = measurement.measure_training(knobs, model, dataset, **settings, progress=shown.follow_fraction)
     files = measurement.write_measurement(found, out)
 
     def show() -> None:

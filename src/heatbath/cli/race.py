@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from heatbath.cli.options import read_diverged, read_looks
-from heatbath.cli.progress import display
 from heatbath.cli.screens import Answer, say, say_verdicts
 from heatbath.cli.summaries import diverged_status
 from heatbath.cli.training import Training
+from heatbath.engine.progress_bar import display
 from heatbath.runs.configs import RunConfig
 from heatbath.system.whole_files import check_folder
 
@@ -50,8 +50,7 @@ def race_arms(
     training.options()
     if out is not None:
         check_folder(out, "--out")
-        with display(quiet=training.quiet) as shown:
-            shown.show(None, ("starting",))
+        with display(quiet=training.quiet):
             from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
     rules: dict[str, Any] = {"level": level, "looks": read_looks(looks), "diverged": read_diverged(diverged)}
     rules |= {"store": training.store, "train": training.complete}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from heatbath.cli.compare import print_comparisons, read_two_groups, with_record
 from heatbath.cli.options import read_diverged, read_seeds, read_where
-from heatbath.cli.progress import display
 from heatbath.cli.screens import Answer, count, say, warn
 from heatbath.cli.summaries import name_some
 from heatbath.cli.verdicts import answer_with_figures, describe_verdicts
+from heatbath.engine.progress_bar import display
 from heatbath.runs.collection import Records, main_metric
 from heatbath.runs.records import Record
 from heatbath.runs.sources import read_records
@@ -56,8 +56,7 @@ def rebuild_report(
 def _report_on_study(
     source: Path, by: list[str], where: Mapping[str, str], options: dict[str, Any], out: Path
 ) -> Answer:
-    with display() as shown:
-        shown.show(None, ("reading the records",))
+    with display("reading the records") as shown:
         from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
         from heatbath.report.page import write_report
         from heatbath.report.study import about_study, open_study, study_figure
@@ -84,8 +83,7 @@ def _report_on_study(
 
 def _report_on_paper(source: Path, scale: str | None, seeds: int | None, out: Path) -> Answer:
     """Draw every figure, judge every claim and write the page."""
-    with display() as shown:
-        shown.show(None, ("reading the records",))
+    with display("reading the records") as shown:
         from heatbath.paper import PLANNED, SCALES, calculations, find_experiments, reproduction
         from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
 

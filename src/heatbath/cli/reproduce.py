@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from heatbath.cli.errors import resumable
 from heatbath.cli.options import read_seeds
-from heatbath.cli.progress import display, follow_fraction
 from heatbath.cli.screens import Answer, print_table
 from heatbath.cli.training import Training
 from heatbath.cli.verdicts import answer_with_figures
+from heatbath.engine.progress_bar import display
 from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
 from heatbath.system.whole_files import check_folder
@@ -45,12 +45,13 @@ def reproduce_figures(
     check_folder(out, "--out")
     _check_store(training.store, draw_only)
     with resumable(), display(quiet=training.quiet) as shown:
-        progress = follow_fraction(shown)
         from heatbath.paper.reproduction import reproduce
         from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work, not after it
 
-        rest: dict[str, Any] = {"store": training.store, "out": out, "progress": progress, "say": shown.say}
-        found = reproduce(figures or (), scale, seeds, options, train=not draw_only, **rest)
+        rest: dict[str, Any] = {"store": training.store, "out": out, "say": shown.say}
+        found = reproduce(
+            figures or (), scale, seeds, options, train=not draw_only, progress=shown.follow_fraction, **rest
+        )
     notes = [f"Only at the scale paper: {', '.join(found.left_out)}"] if found.left_out else []
     return answer_with_figures(found.figures, out / found.report.name, scale, notes=notes)
 

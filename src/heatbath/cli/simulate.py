@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from heatbath.cli.progress import display, follow_fraction
 from heatbath.cli.screens import Answer, print_table, say
+from heatbath.engine.progress_bar import display
 from heatbath.system.whole_files import check_folder
 from heatbath.thermostat import Thermostat
 
@@ -34,7 +34,6 @@ def simulate_landscape(
     """
     check_folder(out, "--out")
     with display() as shown:
-        report = follow_fraction(shown)
         from heatbath.report import plots  # noqa: F401 - a missing extra is told before the work
         from heatbath.studies import plane_simulation, simulation
         from heatbath.theory.landscapes import parse_landscape
@@ -51,8 +50,8 @@ def simulate_landscape(
         knobs = Thermostat(usual.lr if lr is None else lr, batch_size, momentum, nesterov, law, coupling, dataset_size)
         given = {"diffusion": diffusion, "steps": steps, "trajectories": trajectories, "seed": seed}
         asked = {name: value for name, value in given.items() if value is not None}
-        found = simulate(knobs, loss, **asked, progress=lambda done, what: report(share * done, what))
-        files = write(found, out, lambda done, what: report(share + (1.0 - share) * done, what))
+        found = simulate(knobs, loss, **asked, progress=lambda done, what: shown.follow_fraction(share * done, what))
+        files = write(found, out, lambda done, what: shown.follow_fraction(share + (1.0 - share) * done, what))
     numbers = found.summary
 
     def show() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 
-from heatbath.cli.progress import display
 from heatbath.cli.run_filters import Filters, open_store
 from heatbath.cli.screens import Answer, count, say, warn, write
 from heatbath.cli.summaries import name_some
+from heatbath.engine.progress_bar import display
 from heatbath.runs import export
 from heatbath.runs.sources import exported_files
 from heatbath.runs.store import Store
@@ -27,8 +27,7 @@ def merge_stores(others: list[Path], store: Path = Path("runs"), create: bool = 
     if not create and not (store / Store.FILE).exists():
         raise FileNotFoundError(f"there is no store in {store}; name one with --store, or add --create to make it")
     check_folder(store, "--store")
-    with display() as shown:
-        shown.show(None, ("merging",))
+    with display("merging"):
         from heatbath.paper.calculations import copy_results, damaged_results
 
         for other in others:  # all of them before the first is taken over

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heatbath.cli.errors import resumable
-from heatbath.cli.progress import display, follow_training
 from heatbath.engine.options import Options
+from heatbath.engine.progress_bar import display
 from heatbath.runs.collection import Records
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.store import Store
@@ -42,16 +42,14 @@ class Training:
         if not (self.store / Store.FILE).exists():
             check_folder(self.store, "--store")
         with resumable(), display(quiet=self.quiet) as shown:
-            follow = follow_training(shown)
             from heatbath.engine import run
 
-            return run.complete(configs, self.store, options, follow)
+            return run.complete(configs, self.store, options, shown.follow_training)
 
     def import_task(self, path: str) -> AnyTask:
         """Return the task that a path names; modules of the current folder are found."""
         sys.path.append(os.getcwd())
-        with display(quiet=self.quiet) as shown:
-            shown.show(None, (f"importing {path}",))
+        with display(f"importing {path}", quiet=self.quiet):
             from heatbath.tasks.samples import resolve
 
             found = resolve(path, "--task")
