@@ -3,9 +3,8 @@
 import pytest
 
 import heatbath as hb
-from heatbath.cli import training
-from heatbath.data import downloads
 from heatbath.engine.trainer import Trainer
+from heatbath.system.whole_files import check_data_dir
 
 CONFIG = hb.RunConfig(epochs=1)
 
@@ -23,15 +22,15 @@ def test_a_file_is_no_folder_and_the_option_has_its_own_name(tmp_path):
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(ValueError, match=f"^data_dir {file} is not a folder$"):
-        downloads.check_data_dir(file)
+        check_data_dir(file)
     with pytest.raises(ValueError, match=f"^--data-dir {file} is not a folder$"):
-        training.check_data_dir(file)
+        check_data_dir(file, "--data-dir")
 
 
 def test_a_folder_of_the_home_is_found_as_the_data_is(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "data").mkdir()
-    downloads.check_data_dir("~/data")
-    downloads.check_data_dir(None)
+    check_data_dir("~/data")
+    check_data_dir(None)
     with pytest.raises(ValueError, match=r"^data_dir ~/other is not a folder$"):
-        downloads.check_data_dir("~/other")
+        check_data_dir("~/other")

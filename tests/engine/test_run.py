@@ -164,9 +164,17 @@ def test_a_full_disk_is_one_plain_line(gpu, tmp_path, monkeypatch):
         ({"device": "gpu"}, ValueError, "device must be auto, cpu"),
         ({"workers": 0}, ValueError, "workers must be an integer with 1 <= workers"),
         ({"stack": True}, ValueError, "stack must be an integer with 1 <= stack"),
-        ({"checkpoint_seconds": -1.0}, ValueError, "checkpoint_seconds must be finite and not negative"),
-        ({"checkpoint_seconds": math.nan}, ValueError, "checkpoint_seconds must be finite and not negative"),
-        ({"checkpoint_seconds": "1"}, TypeError, "checkpoint_seconds must be a number"),
+        (
+            {"checkpoint_seconds": -1.0},
+            ValueError,
+            "checkpoint_seconds must be a finite number with checkpoint_seconds >= 0",
+        ),
+        (
+            {"checkpoint_seconds": math.nan},
+            ValueError,
+            "checkpoint_seconds must be a finite number with checkpoint_seconds >= 0",
+        ),
+        ({"checkpoint_seconds": "1"}, TypeError, "checkpoint_seconds must be a finite number"),
     ],
     ids=["configs", "device", "workers", "stack", "negative", "nan", "text"],
 )

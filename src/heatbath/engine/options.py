@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from heatbath.draws import check_integer
+from heatbath.laws import check_number
 from heatbath.system.machine import check_device
+from heatbath.system.whole_files import check_data_dir
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +35,7 @@ class Options:
         for name in ("workers", "stack"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), least=1)
-        seconds = self.checkpoint_seconds
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise TypeError(f"checkpoint_seconds must be a number, got {seconds!r}")
-        if not 0.0 <= seconds < math.inf:
-            raise ValueError(f"checkpoint_seconds must be finite and not negative, got {seconds!r}")
-        from heatbath.data.downloads import check_data_dir  # it brings http and ssl, 13 ms of a command's start
-
+        check_number("checkpoint_seconds", self.checkpoint_seconds, least=0.0)
         check_data_dir(self.data_dir)
         # From here on: the working folder may change before the last run has ended.
         folder = Path(self.data_dir or os.environ.get("HEATBATH_DATA") or "/").expanduser()

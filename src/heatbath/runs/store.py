@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -77,10 +76,15 @@ class Store(Database):
     def survey(self, runs: Iterable[str] | None = None) -> tuple[list[Record], dict[str, rows.Damage]]:
         """Return the records, as `records` does, and what is known of those runs whose rows are damaged."""
         names = None if runs is None else list(runs)
+
+        def select(connection: sqlite3.Connection, version: int) -> rows.Selection:
+            of_version = old_rows.select if version == old_rows.VERSION else rows.select
+            return of_version(connection, names)
+
         collects = gc.isenabled()
         gc.disable()  # reading makes many objects and no garbage; to look for it would take a quarter of the time
         try:
-            return self.read(partial(_select, runs=names)).sort_out(self.is_alive)
+            return self.read(select).sort_out(self.is_alive)
         finally:
             if collects:
                 gc.enable()
@@ -192,11 +196,6 @@ class Store(Database):
         for record in mended.values():
             rows.overwrite(connection, record)
         return {record.run: record for record in records} | mended, damaged
-
-
-def _select(connection: sqlite3.Connection, version: int, runs: Iterable[str] | None) -> rows.Selection:
-    select = old_rows.select if version == old_rows.VERSION else rows.select
-    return select(connection, runs)
 
 
 def judge(ours: Record | None, theirs: Record) -> Verdict:

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from heatbath.data.datasets import Dataset, epoch_order, load_dataset, permutation
-from heatbath.data.downloads import check_data_dir
 from heatbath.draws import Stream, check_integer
 from heatbath.optim.random_sgd import RandomSGD
 from heatbath.studies.ensembles import OnFraction, describe_knobs
-from heatbath.system.whole_files import write_together
+from heatbath.system.whole_files import check_data_dir, write_together
 from heatbath.tasks.models import build_model
 from heatbath.tasks.registry import check_images
 from heatbath.thermometry.logs import Reading

@@ -66,6 +66,12 @@ def check_folder(path: Path, name: str) -> None:
     raise ValueError(f"{name} {path}: {there} is {'a file; name a folder' if there.exists() else link}")
 
 
+def check_data_dir(data_dir: str | os.PathLike[str] | None, name: str = "data_dir") -> None:
+    """Refuse a folder of data that is not there, before anything is done; the message calls it by ``name``."""
+    if data_dir is not None and not Path(data_dir).expanduser().is_dir():
+        raise ValueError(f"{name} {os.fspath(data_dir)} is not a folder")
+
+
 def _is_taken(path: Path) -> bool:
     """Whether something has this name, be it a link to nowhere; a name that none can have is an error."""
     try:
