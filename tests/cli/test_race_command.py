@@ -62,7 +62,7 @@ def test_a_race_on_a_task_of_ones_own(heatbath, tmp_path):
         (("race", "--arm", "lr=0.1", "--arm", "lr=0.10"), "arms lr=0.1 and lr=0.10 are the same"),
         (("race", "--arm", "lr=0.1", "--arm", "lr=0.1"), "--arm lr=0.1 is there twice"),
         (("race", "--arm", "lr=0.1", "--arm", "rate=1"), "--arm must be KEY=VALUE with a KEY of model, dataset"),
-        (("race", "--arm", "lr=0.1", "--arm", "lr=x"), "lr must be a number, got 'x'"),
+        (("race", "--arm", "lr=0.1", "--arm", "lr=x"), "lr must be a finite number with lr > 0, got 'x'"),
         ((*RACE, "--set", "seed=1"), "--set must be KEY=VALUE"),
         ((*RACE, "--budget", "soon"), "budget must be a number of runs or a time such as '30 min', got 'soon'"),
         ((*RACE, "--margin", "-1"), "margin must be a positive finite number, got -1.0"),

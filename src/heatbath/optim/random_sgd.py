@@ -21,9 +21,8 @@ from torch.optim.optimizer import (
 
 from heatbath.draws import Multipliers
 from heatbath.laws import COUPLINGS, Arcsine, Constant, Exponential, Law, LogNormal, TwoPoint, Uniform
-from heatbath.optim.capturable import capturable_sgd, draw_on_device, refuse_capture
 from heatbath.optim.param_groups import adopt_group, check_settings, prepare_group
-from heatbath.optim.sgd_step import SETTINGS, random_sgd
+from heatbath.optim.sgd_step import SETTINGS, capturable_sgd, draw_on_device, random_sgd, refuse_capture
 from heatbath.optim.step_hooks import is_rehearsal, outside_graphs
 
 __all__ = ["RandomSGD"]
