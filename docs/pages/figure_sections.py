@@ -60,14 +60,57 @@ def generic() -> SimpleNamespace:
 
 
 def reshuffling() -> SimpleNamespace:
-    """Return what experiment 2 says of softmax regression."""
+    """Return what experiment 2 says of softmax regression and of the perceptron."""
     words = {
         "replacement": ("replacement", "what the theory says"),
         "shuffled": ("shuffled", "what the theory says"),
         "same": ("softmax", "equally far"),
         "hotter": ("softmax", "further above"),
+        "deep_same": ("perceptron", "same regularised loss"),
+        "deep_hotter": ("perceptron", "further above"),
+        "deep_heat": ("perceptron", "arms of equal temperature"),
+        "still": ("perceptron", "twice the summed rate"),
     }
     return SimpleNamespace(**{name: verdict("reshuffling", *some) for name, some in words.items()})
+
+
+def heat() -> SimpleNamespace:
+    """Return what experiment 8 says of each network; of losses also by which share they fall as T doubles."""
+    words = {"mnist": "perceptron, MNIST", "cifar": "perceptron, CIFAR-10", "cnn": "CNN"}
+    found = {
+        f"{name}_{metric}": verdict("small-regularisation", network, f"test {metric}")
+        for name, network in words.items()
+        for metric in ("accuracy", "loss")
+    }
+    falls = {
+        f"{name}_falls": SimpleNamespace(
+            **{end: -math.expm1(-getattr(one.interval, end)) for end in ("estimate", "low", "high")}
+        )
+        for name, one in found.items()
+        if name.endswith("loss") and one.interval is not None
+    }
+    return SimpleNamespace(**found, **falls)
+
+
+def adamw() -> SimpleNamespace:
+    """Return what experiment 6 says."""
+    words = {
+        "root": ("square root",),
+        "linear": ("in proportion",),
+        "nothing": ("nothing else changed",),
+        "step": ("random rate on the step",),
+        "heat": ("constant rate of its temperature",),
+        "sum": ("constant rate of its summed rate",),
+        "gradient": ("higher test loss than the base",),
+        "order": ("twice the temperature",),
+    }
+    return SimpleNamespace(**{name: verdict("adamw-batch", *some) for name, some in words.items()})
+
+
+def planned_counts() -> SimpleNamespace:
+    """Return how many claims of the preregistered experiments are judged, and the outcomes in words."""
+    judged = [one for figure in planned().values() for one in figure.verdicts]
+    return SimpleNamespace(total=len(judged), words=_count(judged))
 
 
 def gaussian() -> SimpleNamespace:
@@ -105,6 +148,19 @@ def check_the_headings_of_the_findings() -> None:
         ("reshuffling", "softmax", "further above"): "confirmed",
         ("reshuffling", "softmax", "equally far"): "confirmed",
         ("reshuffling", "softmax", "shuffled", "what the theory says"): "confirmed",
+        ("reshuffling", "perceptron", "further above"): "confirmed",
+        ("reshuffling", "perceptron", "twice the summed rate"): "contradicted",
+        ("small-regularisation", "perceptron, MNIST", "accuracy"): "confirmed",
+        ("small-regularisation", "perceptron, MNIST", "loss"): "confirmed",
+        ("small-regularisation", "perceptron, CIFAR-10", "accuracy"): "undecided",
+        ("small-regularisation", "perceptron, CIFAR-10", "loss"): "confirmed",
+        ("small-regularisation", "CNN", "accuracy"): "undecided",
+        ("small-regularisation", "CNN", "loss"): "undecided",
+        ("adamw-batch", "square root"): "contradicted",
+        ("adamw-batch", "constant rate of its temperature"): "contradicted",
+        ("adamw-batch", "constant rate of its summed rate"): "contradicted",
+        ("adamw-batch", "random rate on the step"): "contradicted",
+        ("adamw-batch", "in proportion"): "undecided",
     }
     for (name, *words), outcome in said.items():
         check(verdict(name, *words).outcome == outcome, f"the findings of {name}: {' '.join(words)} is {outcome}")

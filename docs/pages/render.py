@@ -66,6 +66,9 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "generic": figure_sections.generic,
     "gaussian": figure_sections.gaussian,
     "reshuffling": figure_sections.reshuffling,
+    "heat": figure_sections.heat,
+    "adamw": figure_sections.adamw,
+    "planned_counts": figure_sections.planned_counts,
     "runs_total": lambda: len(records()),
     "runs": lambda: Counter(record.config.model for record in records().values()),
 }

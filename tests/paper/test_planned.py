@@ -64,7 +64,8 @@ PREDICTED += [0.002 * HOT.get(arm, 1.0) + 0.002 * (arm == "random") for arm in r
 def test_reshuffling_confirms_the_theory_where_it_holds():
     figure = reshuffling.EXPERIMENT.figure({}, "paper", results=losses(PREDICTED, lambda _: 1.0))
     assert outcomes(figure) == ["confirmed"] * 8
-    assert [panel.title.split(", ")[1] for panel in figure.panels] == ["replacement", "shuffled"]
+    assert [panel.title.split(", ")[1] for panel in figure.panels] == ["replacement", "shuffled"] * 2
+    assert [len(panel.series) for panel in figure.panels] == [2] * 4
     assert figure.missing == ()
 
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from heatbath.paper.claims import Every
 from heatbath.paper.experiments import Calculation, Experiment, ProgressCallback
 from heatbath.paper.groups import CONSTANT, RANDOM, FigureRuns, Scale
-from heatbath.report.panels import Panel, Series
-from heatbath.stats.intervals import Interval, summarize
+from heatbath.paper.pictures import mean_points
+from heatbath.report.panels import Panel
 from heatbath.stats.verdicts import Claim, Judgeable
 
 SEEDS = 8
@@ -131,20 +131,17 @@ def _panels(found: FigureRuns) -> list[Panel]:
         return []
     note = "Mean over seeds of the difference from the base, with its 95 % interval. A quantity that decides the loss "
     note += "puts all points on one line."
-    over: dict[str, Interval] = {
-        arm: summarize([ours - base for ours, base in zip(values, losses["base"], strict=True)]).interval
-        for arm, values in losses.items()
+    over = {
+        arm: [ours - base for ours, base in zip(values, losses["base"], strict=True)] for arm, values in losses.items()
     }
     panels = []
     for quantity, title in (("temperature", "Over the temperature"), ("summed_rate", "Over the summed rate")):
         series = []
         for kind, colour in _KINDS.items():
             arms = sorted((a for a in ARMS if ARMS[a].kind == kind), key=lambda a: getattr(ARMS[a], quantity))
-            x = tuple(float(getattr(ARMS[arm], quantity)) for arm in arms)
-            y, low, high = (tuple(getattr(over[arm], end) for arm in arms) for end in ("estimate", "low", "high"))
-            series.append(Series(kind, x, y, low, high, style="points", colour=colour))
+            series.append(mean_points(kind, {float(getattr(ARMS[arm], quantity)): over[arm] for arm in arms}, colour))
         words = f"predicted {title.split(' the ')[1]} over that of the base"
-        panels.append(Panel(title, words, "test loss above the base", tuple(series), x_log=True, note=note))
+        panels.append(Panel(title, words, "test loss above the base", tuple(series), note=note))
     return panels
 
 

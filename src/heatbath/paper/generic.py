@@ -10,8 +10,8 @@ import numpy as np
 from heatbath.paper.claims import Every, above, near
 from heatbath.paper.experiments import Calculation, Experiment, ProgressCallback
 from heatbath.paper.groups import CONSTANT, FigureRuns, Scale
-from heatbath.report.panels import Panel, Series
-from heatbath.stats.intervals import summarize
+from heatbath.paper.pictures import mean_points
+from heatbath.report.panels import Panel
 from heatbath.stats.verdicts import Judgeable
 
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 20}
@@ -119,11 +119,10 @@ def _panels(found: FigureRuns) -> list[Panel]:
         series = []
         for other in (name for name in PROTOCOLS if name != "random"):
             gains = {ARENAS[task].title: _gains(found, task, metric, other) for task in _tasks(found.scale)}
-            means = {title: summarize(values).interval for title, values in gains.items() if values}
-            y, low, high = (tuple(getattr(m, end) for m in means.values()) for end in ("estimate", "low", "high"))
+            some = {title: values for title, values in gains.items() if values}
             colour = CONSTANT if other == "constant" else 2 + CYCLIC.index(other)
-            if means:
-                series.append(Series(f"against {other}", tuple(means), y, low, high, style="points", colour=colour))
+            if some:
+                series.append(mean_points(f"against {other}", some, colour))
         if series:
             panels.append(Panel(f"Random against others: test {word}", "", axes[word], tuple(series), note=note))
     return panels

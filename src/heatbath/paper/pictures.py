@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import TypeVar
 
 from heatbath.paper.groups import FigureRuns, Group
 from heatbath.paper.quantities import Quantity
 from heatbath.report.curves import FEW, curves_panel, means_panel, with_band
 from heatbath.report.panels import Panel, Series
+
+_X = TypeVar("_X", str, float)
 
 
 def curve_panel(
@@ -64,6 +67,11 @@ def scan(
     """Return the mean of a quantity over a knob that has one value for each group, with its 95 % interval."""
     points = [(x, values) for x, g in zip(knob, groups, strict=True) if (values := found.values(g, quantity))]
     return with_band(name, tuple(x for x, _ in points), [values for _, values in points], colour)
+
+
+def mean_points(name: str, values: Mapping[_X, Sequence[float]], colour: int) -> Series:
+    """Return the mean of each category, or at each x, with its 95 % interval, as points."""
+    return replace(with_band(name, tuple(values), list(values.values()), colour), style="points")
 
 
 def _summed_rate(found: FigureRuns, group: Group) -> tuple[float, ...]:

@@ -8,8 +8,8 @@ from typing import Any
 from heatbath.paper.claims import Every, near
 from heatbath.paper.experiments import Calculation, Experiment, ProgressCallback
 from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, FigureRuns, Scale
+from heatbath.paper.pictures import mean_points
 from heatbath.report.panels import Panel, Series
-from heatbath.stats.intervals import summarize
 from heatbath.stats.verdicts import Claim, Factor, Judgeable
 from heatbath.thermostat import Thermostat
 
@@ -193,16 +193,24 @@ def _panels(found: FigureRuns) -> list[Panel]:
     panels = []
     for sampling in SAMPLINGS:
         values = {arm: losses.excess(sampling, arm) for arm in ARMS}
-        means = {arm: summarize(some).interval for arm, some in values.items() if some}
-        if means:
-            arms = tuple(means)
-            y, low, high = (tuple(getattr(m, end) for m in means.values()) for end in ("estimate", "low", "high"))
-            predicted = tuple(losses.predicted(sampling, arm) for arm in arms)
+        some = {arm: several for arm, several in values.items() if several}
+        if some:
+            predicted = tuple(losses.predicted(sampling, arm) for arm in some)
             series = (
-                Series("measured", arms, y, low, high, style="points", colour=CONSTANT),
-                Series("predicted", arms, predicted, style="points", colour=RANDOM),
+                mean_points("measured", some, CONSTANT),
+                Series("predicted", tuple(some), predicted, style="points", colour=RANDOM),
             )
             panels.append(Panel(f"{NETWORKS[0]}, {sampling}", "", "loss above its minimum", series, note=note))
+    for sampling in SAMPLINGS:
+        stretches = ("first summed rate", "second summed rate")
+        both = [
+            mean_points(name, values, (5, 6)[k])
+            for k, name in enumerate(stretches)
+            if (values := {arm: several for arm in ARMS if (several := losses.at(NETWORKS[1], sampling, arm, k))})
+        ]
+        if both:
+            note = "Mean over seeds with its 95 % interval, over the first stretch of the summed rate and the second."
+            panels.append(Panel(f"{NETWORKS[1]}, {sampling}", "", "regularised loss", tuple(both), note=note))
     return panels
 
 

@@ -10,8 +10,8 @@ from heatbath.paper.claims import above
 from heatbath.paper.experiments import Calculation, Experiment
 from heatbath.paper.generic import train_protocols
 from heatbath.paper.groups import FigureRuns, Scale
-from heatbath.report.panels import Panel, Series
-from heatbath.stats.intervals import summarize
+from heatbath.paper.pictures import mean_points
+from heatbath.report.panels import Panel
 from heatbath.stats.verdicts import Judgeable
 
 _BATCH_SIZES = (32, 64, 128)  # from hot to cold: at a given rate T falls as one over the batch size
@@ -74,11 +74,11 @@ def _panels(found: FigureRuns) -> list[Panel]:
     for network in _networks(found.scale):
         ends = _ends(found, network, "test_accuracy")
         if ends:
-            means = [summarize(values).interval for values in ends]
-            y, low, high = (tuple(getattr(mean, end) for mean in means) for end in ("estimate", "low", "high"))
-            series = Series("final", tuple(f"C = {size}" for size in _BATCH_SIZES), y, low, high, style="points")
+            values = {f"C = {size}": several for size, several in zip(_BATCH_SIZES, ends, strict=True)}
             note = "From hot to cold, at equal summed rate. Mean over seeds with its 95 % interval."
-            panels.append(Panel(ARENAS[network].title, "", "test accuracy", (series,), note=note))
+            panels.append(
+                Panel(ARENAS[network].title, "", "test accuracy", (mean_points("final", values, 0),), note=note)
+            )
     return panels
 
 

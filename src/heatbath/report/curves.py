@@ -75,7 +75,12 @@ def means_panel(groups: Mapping[str, Sequence[float]], axis: str, title: str, co
 
 
 def with_band(
-    name: str, x: tuple[float, ...], points: Sequence[Sequence[float]], colour: int, *, log: bool = False
+    name: str,
+    x: tuple[float, ...] | tuple[str, ...],
+    points: Sequence[Sequence[float]],
+    colour: int,
+    *,
+    log: bool = False,
 ) -> Series:
     """Return means of the points at each x with their 95 % intervals, geometric ones for a logarithmic axis."""
     bounds = [mean_with_interval(values, log=log) for values in points]
