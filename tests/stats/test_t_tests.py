@@ -99,7 +99,7 @@ def test_seeds_for_a_textbook_case():
         ((1.0, math.nan, 1.0), "sd_a and sd_b must be"),
         ((1.0, 1.0, 0.0), "difference must be finite and not the margin 0.0 itself, got 0.0"),
         ((1.0, 1.0, 0.5, 0.9, 0.95, 0.5), "difference must be finite and not the margin 0.5 itself, got 0.5"),
-        ((1.0, 1.0, 0.5, 0.9, 0.95, -0.1), "margin must be a finite number, 0 or above, got -0.1"),
+        ((1.0, 1.0, 0.5, 0.9, 0.95, -0.1), "margin must be a finite number with margin >= 0, got -0.1"),
         ((1.0, 1.0, 0.5, 1.0), "power must be a number with 0 < power < 1, got 1.0"),
         ((1.0, 1.0, 0.5, 0.9, 95), "level must be a number with 0 < level < 1, got 95"),
     ],

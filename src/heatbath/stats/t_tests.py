@@ -76,8 +76,7 @@ def seeds_needed(
     check_number("power", power, above=0.0, below=1.0)
     if not (math.isfinite(sd_a) and math.isfinite(sd_b) and sd_a >= 0.0 and sd_b >= 0.0 and sd_a + sd_b > 0.0):
         raise ValueError(f"sd_a and sd_b must be finite, not negative and not both 0, got {sd_a!r} and {sd_b!r}")
-    if not math.isfinite(margin) or margin < 0.0:
-        raise ValueError(f"margin must be a finite number, 0 or above, got {margin!r}")
+    check_number("margin", margin, least=0.0)
     if not math.isfinite(difference) or abs(difference) == margin:
         raise ValueError(f"difference must be finite and not the margin {margin!r} itself, got {difference!r}")
 
