@@ -216,6 +216,23 @@ def test_settings():
         (name,) = settings
         with pytest.raises(ValueError, match=f"{name} must be"):
             make(**settings)
+    for settings in ({"decay": "a"}, {"confidence": "high"}, {"scaler": "fp16"}):
+        (name,) = settings
+        with pytest.raises(TypeError, match=f"{name} must be"):
+            make(**settings)
+    with pytest.raises(ValueError, match="dataset_size must be an integer with 64 <= dataset_size"):
+        make(batch_size=64, dataset_size=32)
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got generator"):
+        Thermometer(small_network().parameters(), torch.optim.SGD(small_network().parameters(), 0.1))
+
+
+@pytest.mark.parametrize("interval", [1, 250])
+def test_what_is_no_number_is_told_at_once(interval):
+    _, _, thermometer = make(interval=interval)
+    with pytest.raises(TypeError, match="loss must be a number or a tensor of one, got None"):
+        thermometer.note_loss(None)
+    with pytest.raises(TypeError, match="size must be an integer"):
+        thermometer.count("8")
 
 
 def test_model_of_another():

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from heatbath.laws import check_number
+
 _BATCHES = 10  # few enough to be long, many enough for a spread
 
 
@@ -45,9 +47,7 @@ class ExponentialAverage:
     """
 
     def __init__(self, decay: float) -> None:
-        if not isinstance(decay, int | float) or not 0.0 <= decay < 1.0:
-            raise ValueError(f"decay must be a number with 0 <= decay < 1, got {decay!r}")
-        self.decay = float(decay)
+        self.decay = check_number("decay", decay, least=0.0, below=1.0)
         self.clear()
 
     def clear(self) -> None:

@@ -31,11 +31,9 @@ class Objective:
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        check_model(model, "measure_noise")
         if not callable(loss_fn):
             raise TypeError(f"loss_fn must be a function of outputs and targets, got {type(loss_fn).__name__}")
-        refuse_shards(model, "measure_noise")
         self.model = model = innermost(model)
         self.loss_fn = loss_fn
         trainable = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
@@ -214,8 +212,10 @@ def innermost(model: nn.Module) -> nn.Module:
             return model
 
 
-def refuse_shards(model: nn.Module, what: str) -> None:
-    """Raise TypeError if the parameters are sharded: by FSDP, of either kind, or as tensors of a mesh."""
+def check_model(model: nn.Module, what: str) -> None:
+    """Raise TypeError if it is no module, or sharded: by FSDP, of either kind, or as tensors of a mesh."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     # By its name: the module that has the class takes long to import.
     is_wrapped = any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
     if is_wrapped or any(hasattr(p, "full_tensor") for p in model.parameters()):

@@ -22,7 +22,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from heatbath.laws import Coupling, Law
 from heatbath.optim.draw_sources import current_draw, hooked_optimizer
 from heatbath.optim.random_sgd import RandomSGD
-from heatbath.thermometry.per_sample import as_real, refuse_shards
+from heatbath.thermometry.per_sample import as_real, check_model
 from heatbath.thermostat import Thermostat
 
 
@@ -156,10 +156,10 @@ class AdamRule(StepRule):
 def watched_optimizer(model: nn.Module, optimizer: Optimizer) -> Optimizer:
     """Return the optimizer whose steps can be watched, or raise if it runs no hooks, shards, or has another model."""
     optimizer = hooked_optimizer(optimizer)
+    check_model(model, "Thermometer")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if not {id(p) for p in parameters} & {id(p) for p in model.parameters()}:
         raise ValueError("the optimizer holds none of the model's parameters: give the model that it trains")
-    refuse_shards(model, "Thermometer")
     return optimizer
 
 

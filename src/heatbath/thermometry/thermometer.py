@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from numbers import Real
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from heatbath.draws import check_integer
-from heatbath.laws import Law, parse_law
+from heatbath.laws import Law, check_number, parse_law
 from heatbath.optim.step_hooks import is_nested, is_rehearsal, outside_graphs
 from heatbath.thermometry.averages import Estimate
 from heatbath.thermometry.batch_halves import NoHalvesError, compare_halves
@@ -58,10 +59,9 @@ class Thermometer:
     Where the model and its batches are of other kinds, ``observe(loss_of_batch, batch)`` takes any function of a batch.
     With gradient accumulation, or with `DistributedDataParallel`, the line is not needed: the gradients of the
     micro-batches and of the ranks are compared as they come, with no extra pass. They count as of equal size unless
-    `observe` or `count` is called for each.
-    Every backward pass into the gradients of the step then counts as a micro-batch: where a loss is taken in several
-    passes, keep the line. Otherwise `observe` costs the passes of two half-batches, and what it sees is the noise.
-    Without either, ``temperature`` stays ``nan`` and the other thermometers work.
+    `observe` or `count` is called for each. Every backward pass counts as a micro-batch: where a loss is taken in
+    several passes, keep the line. Otherwise `observe` costs the passes of two half-batches, and what it sees is the
+    noise. Without either, ``temperature`` stays ``nan`` and the other thermometers work.
 
     Any optimizer has gradient noise: ``trace`` and ``noise_scale`` (the critical batch size) come with their intervals.
     SGD and `RandomSGD` also have a temperature, and Adam and AdamW that of their preconditioned coordinates
@@ -97,7 +97,6 @@ class Thermometer:
         law: of a random rate that is not heatbath's own; `RandomSGD`, `RandomLR` and `randomize` tell theirs.
         scaler: the `torch.amp.GradScaler`, needed for micro-batches or ranks whose losses it scales.
         process_group: the ranks over which the gradients are averaged by other means than `DistributedDataParallel`.
-            Sharded parameters are not supported.
         callback: one or several callables that take the numbers of each reading, for instance `heatbath.CSVLog`.
 
     Attributes:
@@ -133,14 +132,15 @@ class Thermometer:
         self.interval = check_integer("interval", interval, least=1)
         self.window = check_integer("window", window, least=4)
         self.batch_size = None if batch_size is None else check_integer("batch_size", batch_size, least=2)
-        self.dataset_size = None if dataset_size is None else check_integer("dataset_size", dataset_size, least=2)
-        if not 0.0 < confidence < 1.0:
-            raise ValueError(f"confidence must be a number with 0 < confidence < 1, got {confidence!r}")
-        self.confidence = confidence
+        least = self.batch_size or 2
+        self.dataset_size = None if dataset_size is None else check_integer("dataset_size", dataset_size, least=least)
+        self.confidence = check_number("confidence", confidence, above=0.0, below=1.0)
+        if scaler is not None and not hasattr(scaler, "get_scale"):
+            raise TypeError(f"scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}")
         self._callbacks = check_callbacks(callback)
         self._model, self.optimizer, self._scaler = model, watched_optimizer(model, optimizer), scaler
         self._rule, self.reason = find_rule(self.optimizer, None if law is None else parse_law(law))
-        averaging: dict[str, Any] = {"decay": decay, "window": self.window, "confidence": confidence}
+        averaging: dict[str, Any] = {"decay": decay, "window": self.window, "confidence": self.confidence}
         self._readings = Readings(self.optimizer, self._rule, self.batch_size, self.dataset_size, **averaging)
         self._ranks = DataParallel(model, process_group)
         self.history: list[Reading] = []
@@ -204,9 +204,6 @@ class Thermometer:
         is in: with dropout the noise of the masks is counted, with batch normalization that of halved batches. If it
         is called for each micro-batch, the first one is measured and the others count as samples of the step.
 
-        Two forms: ``observe(loss_of_batch, batch)`` and ``observe(loss_fn, inputs, targets)``. A call without arguments
-        does nothing: gradients are looked at before they are clipped.
-
         Args:
             loss_fn: ``loss_of_batch(batch)``, a function that calls the model; or, with targets,
                 ``loss_fn(model(inputs), targets)``. Either way the mean over the batch.
@@ -260,6 +257,8 @@ class Thermometer:
 
     def note_loss(self, loss: Tensor | float) -> None:
         """Tell the loss of the coming step, for `at_equilibrium`, where `observe` is not called; any step will do."""
+        if not isinstance(loss, Tensor | Real):
+            raise TypeError(f"loss must be a number or a tensor of one, got {loss!r}")
         if self._coming is not None:
             self._coming.loss = torch.as_tensor(loss).detach()
 
@@ -268,6 +267,7 @@ class Thermometer:
 
         Its loss is divided by ``divisor``, by default the number of micro-batches; or all samples weigh the same.
         """
+        size = check_integer("size", size)
         if self._coming is not None:
             self._coming.count(size, divisor, weighs_samples)
 
@@ -284,8 +284,8 @@ class Thermometer:
         return (plots.plot_noise_scale if self.reason else plots.plot_temperatures)(self.history, ax)
 
     def __repr__(self) -> str:
-        known = {name: getattr(self, name) for name in ("temperature", "trace", "noise_scale")}
-        numbers = ", ".join(f"{name}={value:.4g}" for name, value in known.items() if value is not None)
+        known = ((name, getattr(self, name)) for name in ("temperature", "trace", "noise_scale"))
+        numbers = ", ".join(f"{name}={value:.4g}" for name, value in known if value is not None)
         return f"Thermometer({type(self.optimizer).__name__}, step={self.step}, {numbers})"
 
     def _repr_html_(self) -> str:
