@@ -236,6 +236,18 @@ def test_a_step_that_raises_does_not_compound():
     assert optimizer.param_groups[0]["lr"] == 0.1
 
 
+def test_a_checkpoint_after_a_step_that_raised_holds_the_rate_itself():
+    class Broken(torch.optim.SGD):
+        def step(self, closure=None):
+            raise KeyboardInterrupt
+
+    _, optimizer = make(Broken, lr=0.1)
+    hb.randomize(optimizer, LAW, coupling="update")
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    assert optimizer.state_dict()["param_groups"][0]["lr"] == 0.1
+
+
 def test_optimizer_and_handle_die_together_and_handles_are_not_copied():
     _, optimizer = make(torch.optim.SGD, lr=0.1)
     handle = hb.randomize(optimizer, LAW)

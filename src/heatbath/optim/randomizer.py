@@ -64,6 +64,8 @@ class Randomizer(DrawSource):
         self._step = 0
         self._own: list[tuple[dict[str, Any], float | Tensor]] = []  # what lr was before the step under way
         self.attach(optimizer)
+        # A step that raised has left lr multiplied, and may be followed by an emergency checkpoint.
+        self._hooks.append(optimizer.register_state_dict_pre_hook(lambda _: self._restore()))
 
     def remove(self) -> None:
         """Give the optimizer back as it was."""
