@@ -43,7 +43,7 @@ axis.set(title="Two spirals", xticks=[], yticks=[])
 # trained again.
 
 base = hb.RunConfig(task=task, protocol="constant", lr=0.02, batch_size=32, epochs=15, nesterov=False)
-configs = hb.sweep(base, momentum=(0.5, 0.9), seed=range(12))
+configs = hb.sweep(base, momentum=(0.5, 0.9), seed=range(30))
 records = hb.run(configs, device="cpu", workers=1)
 print(len(records), "runs")
 

@@ -66,6 +66,15 @@ def test_a_first_batch_whose_halves_the_model_does_not_take(interval):
     assert thermometer.trace > 0
 
 
+def test_swapped_inputs_and_targets_are_told_with_torchs_error():
+    model, _, thermometer = make()
+    x, y = batch(0)
+    for call in (lambda: thermometer.observe(cross_entropy, y, x), lambda: measure_noise(model, cross_entropy, y, x)):
+        with pytest.raises(RuntimeError) as caught:
+            call()
+        assert "int64" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize("interval", [1, 250])
 def test_wrong_arguments_are_told_at_the_first_call(interval):
     """Long before the first reading, and nothing has changed."""

@@ -227,9 +227,15 @@ def check_model(model: nn.Module, what: str) -> None:
 
 def call_model(model: nn.Module, inputs: Data) -> Any:
     """Return the model's outputs: a tuple or list of inputs are positional arguments, a dict keyword arguments."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+    try:
+        if isinstance(inputs, Mapping):
+            return model(**inputs)
+        return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+    except Exception as error:
+        tensors = [leaf for leaf in leaves(inputs) if isinstance(leaf, Tensor)]
+        given = " and ".join(f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for x in tensors)
+        error.add_note(f"heatbath called the model with the inputs {given}: check that inputs come before targets.")
+        raise
 
 
 def call_with(model: nn.Module, tensors: dict[str, Tensor], function: Callable[[], Any]) -> Any:
