@@ -38,9 +38,9 @@ axis.scatter(*points.T, c=label, s=4, cmap="coolwarm")
 axis.set(title="Two spirals", xticks=[], yticks=[])
 
 # %%
-# **Two ways, many seeds.** A run is described by a `RunConfig`, and `sweep` makes many of it. Here the question is
-# whether a larger momentum is better at the same rate. With ``store="runs"`` finished runs are kept, and are not
-# trained again.
+# **Two ways, 30 seeds each.** A `RunConfig` describes one run, and `sweep` makes many runs of it. Here the question is
+# whether a larger momentum is better at the same learning rate. The 60 runs take seconds. With ``store="runs"``,
+# finished runs are kept and not trained again.
 
 base = hb.RunConfig(task=task, protocol="constant", lr=0.02, batch_size=32, epochs=15, nesterov=False)
 configs = hb.sweep(base, momentum=(0.5, 0.9), seed=range(30))
@@ -48,7 +48,7 @@ records = hb.run(configs, device="cpu", workers=1)
 print(len(records), "runs")
 
 # %%
-# **The curves** scatter from seed to seed.
+# **The curves** differ from seed to seed.
 
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
 for momentum, colour in ((0.5, "C0"), (0.9, "C1")):
@@ -59,15 +59,15 @@ axis.set(xlabel="epoch", ylabel="test accuracy")
 axis.legend()
 
 # %%
-# **The verdict.** `compare` asks two things: is the difference certain, and is it larger than a margin that matters
-# to you? Runs of one seed start from the same weights, so they are compared in pairs.
+# **The verdict.** `compare` asks two questions: is the sign of the difference certain, and is the difference smaller
+# than a margin that you chose? Two runs of the same seed start from the same weights, so they are compared in pairs.
 
 groups = {f"momentum {momentum}": records.where(momentum=momentum) for momentum in (0.9, 0.5)}
 found = hb.compare(groups, metric="test_accuracy", margin=0.01)
 print(found)
 
 # %%
-# If the answer is "undecided", the sentence says how many seeds would decide it. To add seeds without cheating, see
-# :doc:`/compare`.
+# If the verdict is "equal", one way may still be ahead for certain, but by less than the margin. If it is "undecided",
+# the sentence estimates how many seeds would decide. To add seeds without cheating, see :doc:`/adding-seeds`.
 
 plt.show()

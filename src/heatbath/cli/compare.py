@@ -20,7 +20,7 @@ _SENTENCES = 10  # the most that anybody reads
 def compare_runs(
     source: Path,
     by: list[str],
-    metric: Annotated[list[str] | None, "What to compare, by default test_accuracy; several make one family."] = None,
+    metric: Annotated[list[str] | None, "The metric to compare, test_accuracy by default."] = None,
     margin: str | None = None,
     level: float = 0.95,
     against: str | None = None,
@@ -30,10 +30,10 @@ def compare_runs(
     lower_is_better: bool | None = None,
     export: Path | None = None,
 ) -> Answer:
-    """Say which of two or more groups of runs is better, or that they are equal within a margin, or undecided.
+    """Say whether one group of runs is better than another, equal within a margin, or undecided.
 
-    Groups are compared by seed where their seeds match. The looks at a store are kept in it: a comparison that was
-    looked at before with fewer seeds says so, and pays for it with a part of its error, unless the looks were planned.
+    Groups are compared seed by seed where their seeds match. A store remembers each comparison: if you compare again
+    with more seeds, the test becomes stricter, unless you planned these looks with --looks.
     """
     from heatbath import __version__, compare
     from heatbath.stats.comparison import BestOf
@@ -64,15 +64,15 @@ def compare_runs(
 def gate_runs(
     verdict: Path,
     new_runs: Path,
-    margin: Annotated[str | None, "How much worse is no matter; by default the verdict's margin."] = None,
-    against: Annotated[str | None, "The group of the verdict; by default the better one."] = None,
-    level: Annotated[float, "The chance that the answer is right."] = 0.95,
+    margin: Annotated[str | None, "How much worse the new runs may be; by default the margin of the verdict."] = None,
+    against: Annotated[str | None, "The group of the verdict to compare with; by default the better one."] = None,
+    level: Annotated[float, "Confidence of the answer."] = 0.95,
     where: list[str] | None = None,
     diverged: str = "worst",
 ) -> Answer:
-    """Exit with 0 if new runs are not worse than a group of a verdict by a margin, 1 if they are, 3 if undecided.
+    """Check that new runs are not worse than a saved verdict: exit with 0 if not, 1 if they are, 3 if undecided.
 
-    Diverged runs count as the worst number of both groups.
+    Diverged runs count as the worst value of both groups.
     """
     from heatbath.runs.sources import read_groups
     from heatbath.stats import wording

@@ -15,9 +15,9 @@ _FETCHED = ("mnist", "cifar10", "vgg16")
 
 def list_data(
     get: list[str] | None = None,
-    data_dir: Annotated[Path | None, "Where to look first, and to fetch to."] = None,
+    data_dir: Annotated[Path | None, "Look here first, and download to here."] = None,
 ) -> Answer:
-    """Say which data sets are found where, verified, and how to get what is missing; exit with 1 if one is damaged."""
+    """List the data sets, check their files, and say how to get missing ones; exit with 1 if one is damaged."""
     check_data_dir(data_dir, "--data-dir")
     for name in get or ():
         if name not in _FETCHED:

@@ -29,15 +29,15 @@ def race_arms(
     level: float = 0.95,
     budget: str | None = None,
     max_seeds: int | None = None,
-    looks: Annotated[str | None, "Planned numbers of seeds; by default they double."] = None,
+    looks: Annotated[str | None, "Numbers of seeds at which the arms are compared; by default they double."] = None,
     diverged: str = "worst",
     training: Training,
-    out: Annotated[Path | None, "A folder for a page with the curves of all arms and the verdicts."] = None,
+    out: Annotated[Path | None, "Folder for a page with curves and verdicts."] = None,
 ) -> Answer:
-    """Train recipes with more and more seeds until it is decided which one is better, or that they are equal.
+    """Train recipes (arms) with more and more seeds until one is better, or they are equal within the margin.
 
-    An arm that is worse than another stops. The chance that any verdict is wrong is held over all looks. Run the same
-    command again to resume an interrupted race; its verdicts do not change. The exit status is 3 if a run diverged.
+    An arm that is worse than another stops early. The chance that any verdict is wrong stays below 1 - level over all
+    looks. Run the same command again to resume an interrupted race. The exit status is 3 if a run diverged.
     """
     from heatbath.studies.race import race
 

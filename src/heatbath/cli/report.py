@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 def rebuild_report(
     source: Path,
-    scale: Annotated[str | None, "{}; by default the largest that there are runs of."] = None,
+    scale: Annotated[str | None, "{}; by default the largest with runs in the source."] = None,
     seeds: int | None = None,
-    by: Annotated[list[str] | None, "A report on any study: the setting that makes its groups."] = None,
-    metric: Annotated[list[str] | None, "With --by: what to compare, by default test_accuracy."] = None,
-    margin: Annotated[str | None, "With --by: how far means may be apart and count as equal, as in compare."] = None,
-    level: Annotated[float, "With --by: the chance that no verdict is wrong."] = 0.95,
-    against: Annotated[str | None, "With --by: the group that all others are compared with."] = None,
+    by: Annotated[list[str] | None, "Report on your own study: the setting that defines its groups."] = None,
+    metric: Annotated[list[str] | None, "With --by: the metric to compare, test_accuracy by default."] = None,
+    margin: Annotated[str | None, "With --by: means this close count as equal, as in compare."] = None,
+    level: Annotated[float, "With --by: confidence that no verdict is wrong."] = 0.95,
+    against: Annotated[str | None, "With --by: compare every group with this one."] = None,
     where: list[str] | None = None,
     diverged: str = "tell",
-    out: Annotated[Path, "The folder for the report and its pictures."] = Path("out"),
+    out: Annotated[Path, "Folder for the report and its pictures."] = Path("out"),
 ) -> Answer:
-    """Write a page of figures and verdicts from runs that are there; nothing is trained.
+    """Write a page of figures and verdicts from stored runs. Nothing is trained.
 
-    Without --by it is on the paper's figures and claims, with it on any runs: curves of each group with intervals, and
-    a verdict for each two groups.
+    Without --by, the page is about the paper's figures and claims. With --by, it shows the curves of each group with
+    intervals, and a verdict for each pair of groups.
     """
     check_folder(out, "--out")
     if by:

@@ -23,11 +23,11 @@ def reproduce_figures(
     scale: str = "laptop",
     seeds: int | None = None,
     training: Training,
-    out: Annotated[Path, "The folder for the report and its pictures."] = Path("out"),
+    out: Annotated[Path, "Folder for the report and its pictures."] = Path("out"),
     draw_only: bool = False,
     list_figures: bool = False,
 ) -> Answer:
-    """Train what the paper's figures need, draw them, and judge the paper's claims.
+    """Train the networks of the paper's figures, draw the figures, and judge the paper's claims.
 
     Finished runs are cached. Run the command again to resume it, or to redraw the figures.
     """

@@ -19,9 +19,9 @@ from heatbath.tasks.registry import networks
 class Filters:
     """A store, and what its runs are to be."""
 
-    model: Annotated[str | None, "Only those of {}."] = None
-    dataset: Annotated[str | None, "Only those on {}."] = None
-    protocol: Annotated[str | None, "Only constant, random, cyclic (of any period) or cyclic:P."] = None
+    model: Annotated[str | None, "Only runs of {}."] = None
+    dataset: Annotated[str | None, "Only runs on {}."] = None
+    protocol: Annotated[str | None, "Only runs with constant, random, cyclic (any period) or cyclic:P."] = None
     status: str | None = None
     store: Path = Path("runs")
 

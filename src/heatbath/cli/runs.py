@@ -26,12 +26,10 @@ _LEFT = ("model", "dataset", "protocol")  # words, of which a config has these f
 
 
 def list_runs(filters: Filters) -> Answer:
-    """List runs, in the order in which they came to the store, with their final (test) and best test accuracy.
+    """List the runs of a store with their final and best test accuracy, oldest first.
 
-    Runs of tasks that measure no accuracy show the first metric that they have.
-
-    What they have in common stands above the table, which has a column for each setting in which they differ. With
-    --json it is JSON, a list with an object for each run.
+    Runs without an accuracy show the first metric of their task. Settings that all runs share are printed above the
+    table; the others are its columns.
     """
     with open_store(filters.store) as results:
         records, names = filters.select(results), list(results.statuses())
@@ -65,7 +63,7 @@ def _show_list(records: Sequence[Record], names: Sequence[str], store: Path) -> 
 
 
 def show_run(run: str, store: Path = Path("runs")) -> Answer:
-    """Show all that is known of one run; with --json, all curves too."""
+    """Show all details of one run; --json includes its curves."""
     with open_store(store) as results:
         if not run.strip():  # with which every name begins
             raise ValueError(f"no run '' in {store}; 'heatbath runs list' shows their names")
@@ -101,7 +99,7 @@ def _show_run(record: Record, found: dict[str, Any]) -> None:
 
 
 def resume_runs(*, task: str | None = None, training: SafeTraining) -> Answer:
-    """Go on with everything that is not finished and that no other process is training; what is damaged starts over.
+    """Resume all unfinished runs that no other process is training. Damaged runs start over.
 
     The exit status is 3 if a run diverged.
     """

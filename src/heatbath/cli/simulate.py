@@ -14,23 +14,25 @@ from heatbath.thermostat import Thermostat
 
 def simulate_landscape(
     landscape: str = "double-well",
-    lr: Annotated[float | None, "The mean learning rate; by default 0.005, in the plane 0.0002."] = None,
+    lr: Annotated[float | None, "Mean learning rate; by default 0.005, in two dimensions 0.0002."] = None,
     batch_size: int = 16,
     momentum: float = 0.95,
     nesterov: bool = False,
     law: str = "uniform:1",
     coupling: str = "gradient",
     dataset_size: int | None = None,
-    diffusion: Annotated[float | None, "The variance of a sample's gradient; by default 24, in the plane 1200."] = None,
+    diffusion: Annotated[
+        float | None, "Variance of the gradient of one sample; by default 24, in two dimensions 1200."
+    ] = None,
     steps: int | None = None,
     trajectories: int = 20_000,
-    seed: Annotated[int, "Of the trajectories."] = 0,
+    seed: Annotated[int, "Seed of the trajectories."] = 0,
     out: Path = Path("out"),
 ) -> Answer:
-    """Follow SGD on a landscape: its density, its trajectories and Boltzmann's weight, in pictures.
+    """Simulate SGD on a loss landscape, and plot its trajectories, its density and the Boltzmann distribution.
 
-    On a line the density is one in phase space, of the Fokker-Planck equation; in the plane it is a histogram, and the
-    stochastic equation is followed beside SGD.
+    In one dimension the density is also computed from the Fokker-Planck equation. In two dimensions it is a histogram,
+    compared with a simulation of the stochastic differential equation.
     """
     check_folder(out, "--out")
     with display() as shown:

@@ -23,7 +23,7 @@ _EXPORTS = (*_TABLES, ".jsonl", ".jsonl.gz")
 
 
 def merge_stores(others: list[Path], store: Path = Path("runs"), create: bool = False) -> Answer:
-    """Take over the runs of other stores or exported files, which stay as they are; twice is as good as once."""
+    """Copy runs from other stores or exported files into a store. Runs that it already has are not copied again."""
     if not create and not (store / Store.FILE).exists():
         raise FileNotFoundError(f"there is no store in {store}; name one with --store, or add --create to make it")
     check_folder(store, "--store")
@@ -88,10 +88,10 @@ def export_runs(file: str, filters: Filters) -> Answer:
 
 
 def repair_store(store: Path = Path("runs")) -> Answer:
-    """Save what is sound in a damaged store: every run whose digest holds, and the sound epochs of the others.
+    """Recover a damaged store: every intact run, and the intact epochs of the others.
 
-    The damaged database is kept beside the new one. A store without damage stays as it is. The exit status is 1 if
-    nothing could be saved.
+    The damaged database is kept beside the new one. A store without damage is not changed. The exit status is 1 if
+    nothing could be recovered.
     """
     from heatbath.runs.repair import repair
 

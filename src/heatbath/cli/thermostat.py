@@ -29,7 +29,7 @@ def print_temperature(
     at_lr: float | None = None,
     solve: str | None = None,
 ) -> Answer:
-    """Print the temperature that the knobs set, and other knobs of equal temperature."""
+    """Print the temperature of these settings, and other settings of equal temperature."""
     own = Thermostat(lr, batch_size, momentum, nesterov, law, coupling, dataset_size, sampling)
     if math.isinf(own.temperature(diffusion)):
         raise ValueError(f"--lr {lr:g} with --diffusion {diffusion:g} gives a temperature beyond what a float can hold")

@@ -24,14 +24,15 @@ class Axes:
     """Settings that may have several values each: every combination is trained."""
 
     protocol: Annotated[
-        list[str] | None, "constant, random (the default) or cyclic:P, from twice the rate to 0 in P epochs and back."
+        list[str] | None,
+        "constant, random (default) or cyclic:P, which goes from twice the rate to 0 in P epochs, then back.",
     ] = None
-    law: Annotated[list[str] | None, "The law of the multiplier under random, such as uniform:1 (the default)."] = None
-    coupling: Annotated[list[str] | None, "What the multiplier acts on: gradient (the default) or update."] = None
-    lr: Annotated[list[float] | None, "The mean learning rate, 0.005 by default."] = None
-    batch_size: Annotated[list[int] | None, "Images in a mini-batch, 256 by default."] = None
-    momentum: Annotated[list[float] | None, "The momentum, from 0 to below 1; 0.9 by default."] = None
-    weight_decay: Annotated[list[float] | None, "Part of the gradient, as in SGD; 0 by default."] = None
+    law: Annotated[list[str] | None, "Distribution of the random multiplier, such as uniform:1 (default)."] = None
+    coupling: Annotated[list[str] | None, "What the multiplier scales: gradient (default) or update."] = None
+    lr: Annotated[list[float] | None, "Mean learning rate, 0.005 by default."] = None
+    batch_size: Annotated[list[int] | None, "Samples in a mini-batch, 256 by default."] = None
+    momentum: Annotated[list[float] | None, "Momentum, at least 0 and below 1; 0.9 by default."] = None
+    weight_decay: Annotated[list[float] | None, "Weight decay, as in torch.optim.SGD; 0 by default."] = None
 
 
 @dataclass(frozen=True)
@@ -54,20 +55,19 @@ def train_networks(
     *,
     task: str | None = None,
     model: str = "mlp",
-    dataset: Annotated[str | None, "{}; by default the smallest that fits the network."] = None,
+    dataset: Annotated[str | None, "{}; by default the smallest that suits the model."] = None,
     axes: Axes,
-    nesterov: Annotated[bool, "Nesterov's form of the step, or the heavy ball's."] = True,
+    nesterov: Annotated[bool, "Use Nesterov momentum, or plain (heavy-ball) momentum."] = True,
     settings: Settings,
-    seeds: Annotated[int | None, "How many runs of each, of the seeds 0, 1, 2, ...; 1 by default."] = None,
+    seeds: Annotated[int | None, "Train this many seeds (0, 1, 2, ...) of each combination; 1 by default."] = None,
     seed_list: str | None = None,
     training: SafeTraining,
     shard: str | None = None,
 ) -> Answer:
-    """Train networks and keep the results; what is in the store already is not trained again.
+    """Train networks and store the results. Runs that are already in the store are not trained again.
 
-    Options that may be repeated make every combination: --protocol constant --protocol random --lr 0.01 --lr 0.02 is
-    four groups of runs. An interrupted command goes on where it was when it is given again. The exit status is 3 if a
-    run diverged.
+    Repeat an option to train every combination: --protocol constant --protocol random --lr 0.01 --lr 0.02 trains four
+    groups of runs. Run the same command again to resume an interrupted one. The exit status is 3 if a run diverged.
     """
     _check_protocol(axes)
     if task is None:

@@ -13,12 +13,12 @@ from heatbath.runs.configs import RunConfig
 
 def transfer_recipe(
     *,
-    lr: Annotated[float, "The learning rate of the recipe."],
-    batch_size: Annotated[int, "Its samples in a mini-batch."],
+    lr: Annotated[float, "Learning rate of the recipe."],
+    batch_size: Annotated[int, "Batch size of the recipe."],
     optimizer: Annotated[str, "sgd or adamw."] = "sgd",
-    momentum: Annotated[float | None, "The momentum, 0 by default; AdamW's first beta, 0.9."] = None,
-    beta2: Annotated[float, "AdamW's second beta."] = RunConfig.beta2,
-    weight_decay: Annotated[float, "Part of SGD's gradient, apart from AdamW's."] = 0.0,
+    momentum: Annotated[float | None, "Momentum, 0 by default; for AdamW its beta1, 0.9 by default."] = None,
+    beta2: Annotated[float, "AdamW's beta2."] = RunConfig.beta2,
+    weight_decay: Annotated[float, "Weight decay; decoupled for AdamW."] = 0.0,
     nesterov: bool = False,
     law: str = "constant",
     dataset_size: int | None = None,
@@ -28,16 +28,15 @@ def transfer_recipe(
     to_optimizer: str | None = None,
     prove: str | None = None,
     margin: str | None = None,
-    metric: Annotated[str, "What the race compares."] = "test_accuracy",
-    epochs: Annotated[int, "How long the race trains."] = 20,
-    max_seeds: Annotated[int, "The most seeds of the race."] = 40,
-    budget: Annotated[str | None, "The most runs of the race, or a time."] = None,
+    metric: Annotated[str, "The metric to compare."] = "test_accuracy",
+    epochs: Annotated[int, "Epochs of each run."] = 20,
+    max_seeds: Annotated[int, "Most seeds of each recipe."] = 40,
+    budget: Annotated[str | None, "Stop after this many runs, or after a time."] = None,
     training: Training,
 ) -> Answer:
-    """Print the recipe that the theory gives at another batch size, momentum or law, and what it assumes.
+    """Print the recipe that theory predicts at another batch size, momentum or law, and its assumptions.
 
-    With --prove both recipes are trained on a task until they are equal within --margin, or not: without it nothing has
-    been tested.
+    With --prove, both recipes are trained on a task and compared within --margin. Without it, nothing is tested.
     """
     from heatbath.studies import transfer as study
 
