@@ -234,11 +234,15 @@ BAD = [
     ({"seed": -1}, ValueError, "seed must be an integer with 0 <= seed < 2.*64, got -1"),
     ({"seed": jnp.ones(())}, TypeError, "seed must be an integer"),
     ({"coupling": "both"}, ValueError, "coupling must be 'gradient' or 'update', got 'both'"),
-    ({"momentum": -0.1}, ValueError, "momentum must be finite and >= 0, got -0.1"),
-    ({"momentum": "0.9"}, TypeError, "momentum must be a number, got '0.9'"),
-    ({"learning_rate": "0.1"}, TypeError, "learning_rate must be a number, got '0.1'"),
-    ({"learning_rate": float("nan")}, ValueError, "learning_rate must be finite and >= 0, got nan"),
-    ({"weight_decay": -1.0}, ValueError, "weight_decay must be finite and >= 0, got -1.0"),
+    ({"momentum": -0.1}, ValueError, "momentum must be a finite number with momentum >= 0, got -0.1"),
+    ({"momentum": "0.9"}, TypeError, "momentum must be a finite number with momentum >= 0, got '0.9'"),
+    ({"learning_rate": "0.1"}, TypeError, "learning_rate must be a finite number with learning_rate >= 0, got '0.1'"),
+    (
+        {"learning_rate": float("nan")},
+        ValueError,
+        "learning_rate must be a finite number with learning_rate >= 0, got nan",
+    ),
+    ({"weight_decay": -1.0}, ValueError, "weight_decay must be a finite number with weight_decay >= 0, got -1.0"),
     ({"nesterov": True}, ValueError, "Nesterov momentum requires a momentum, got momentum=None"),
 ]
 

@@ -12,14 +12,13 @@ after it coupling "update"::
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from heatbath.draws import check_integer, orbits, random_bits
-from heatbath.laws import Constant, Law, Uniform, check_coupling, parse_law
+from heatbath.laws import Constant, Law, Uniform, check_coupling, check_number, parse_law
 
 try:
     import jax
@@ -117,9 +116,8 @@ def random_sgd(
     elif nesterov:
         raise ValueError("Nesterov momentum requires a momentum, got momentum=None")
     velocity = [] if momentum is None else [optax.trace(momentum, nesterov, accumulator_dtype)]
-    decay = (
-        [] if isinstance(weight_decay, int | float) and weight_decay == 0 else [optax.add_decayed_weights(weight_decay)]
-    )
+    is_none = isinstance(weight_decay, int | float) and weight_decay == 0
+    decay = [] if is_none else [optax.add_decayed_weights(weight_decay)]
     random = [scale_by_random_rate(law, seed)]
     middle = [*random, *velocity] if coupling == "gradient" else [*velocity, *random]
     return optax.chain(*decay, *middle, optax.scale_by_learning_rate(learning_rate))
@@ -145,9 +143,5 @@ def _multiply(update: jax.Array, alpha: jax.Array) -> jax.Array:
 
 def _check_number(name: str, value: Any) -> None:
     """Raise if a Python number is out of range or this is no number; arrays, which may be traced, pass."""
-    if isinstance(value, jax.Array | np.ndarray):
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not 0.0 <= value < math.inf:
-        raise ValueError(f"{name} must be finite and >= 0, got {value!r}")
+    if not isinstance(value, jax.Array | np.ndarray):
+        check_number(name, value, least=0.0)

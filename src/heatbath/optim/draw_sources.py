@@ -58,8 +58,7 @@ class DrawSource(ABC):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state of the same law, coupling and seed."""
 
-    @abstractmethod
-    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:  # noqa: B027
         """Run before each step."""
 
     @abstractmethod

@@ -212,9 +212,6 @@ class ShownRates(DrawSource):
                 group.pop("lr_factor", None)
         super().remove()
 
-    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Do nothing: the scheduler has shown the rates."""
-
     @outside_graphs
     def after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 (a hook's signature)
         """Put ``lr`` back to the rate itself, with what other schedulers did to it."""

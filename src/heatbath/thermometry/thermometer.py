@@ -326,7 +326,7 @@ class Thermometer:
             return
         groups, rate = optimizer.param_groups, optimizer.param_groups[0].get("lr")
         is_odd = type(rate) is not float or rate == 0.0  # a call that most steps are spared
-        if is_nested(optimizer) or (is_odd and is_rehearsal(optimizer)):
+        if (self.reason and is_nested(optimizer)) or (is_odd and is_rehearsal(optimizer)):
             return
         self.step += 1
         try:
