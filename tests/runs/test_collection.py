@@ -7,6 +7,7 @@ import pytest
 import heatbath as hb
 from heatbath.runs.collection import Records, varying
 from heatbath.runs.records import Record
+from heatbath.tasks.facts import PARTS, TaskFacts
 from measured import an_epoch
 
 
@@ -37,6 +38,18 @@ def test_where_takes_values_collections_and_functions():
     assert isinstance(RECORDS[0], Record)
     with pytest.raises(ValueError, match="'colour' is no setting of a run: choose one of run, status, model"):
         RECORDS.where(colour="red")
+
+
+def test_tasks_are_told_apart_by_themselves():
+    small, large = (
+        TaskFacts(name, 5000, 100, ("loss", "accuracy"), dict.fromkeys(PARTS, name)) for name in ("small", "large")
+    )
+    records = Records(record(0.9, task=task, seed=seed) for task in (small, large) for seed in range(2))
+    assert records.where(task=large) == records[2:]
+    assert records.where(task=(small, large)) == records
+    assert list(records.groups()) == [small.label, large.label]
+    mixed = Records([*records, record(0.9)])
+    assert list(mixed.groups("model")) == ["small", "large", "mlp"]
 
 
 def test_groups_agree_in_all_but_the_seed():

@@ -81,6 +81,9 @@ def test_a_config_of_a_task_has_its_name_and_hash():
     assert hash(config) == hash(RunConfig.from_dict(config.to_dict()))
     other = dataclasses.replace(FACTS, parts={**PARTS, "model": "edited"})
     assert config.with_(task=other).run != config.run
+    longer = dataclasses.replace(FACTS, name="lstm", parts={**PARTS, "train": "edited"})
+    assert config.with_(task=longer) == RunConfig(task=longer, seed=3)
+    assert config.with_(task=None) == RunConfig(seed=3)
     assert FACTS.changes(other) == ["model"]
     for wrong in ({}, {**FACTS.to_dict(), "samples": "5000"}, {**FACTS.to_dict(), "parts": {}}, None, 3):
         with pytest.raises(ValueError, match="not the facts of a task"):

@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex, overload
 
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Record
-from heatbath.tasks.facts import TaskFacts
+from heatbath.tasks.facts import AnyTask, TaskFacts
 
 _MOST_ROWS = 20  # of a printed table
 
@@ -39,6 +39,8 @@ class Records(list[Record]):
             by: the settings; by default all that differ but the seed.
         """
         names = varying([record.config for record in self]) if by is None else [by] if isinstance(by, str) else [*by]
+        if by is None and "task" in names and all(record.config.task for record in self):  # whose label has its name
+            names = [name for name in names if name not in ("model", "dataset")]
         found: dict[str, Records] = {}
         for record in self:
             values = {name: _setting(record, name) for name in names if by is not None or name != "seed"}
@@ -188,6 +190,8 @@ def _setting(record: Record, name: str) -> Any:
 
 
 def _fits(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, AnyTask):
+        return bool(value == wanted.label)
     if callable(wanted):
         return bool(wanted(value))
     if isinstance(wanted, tuple | list | range | set):

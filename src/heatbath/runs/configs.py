@@ -274,7 +274,10 @@ class RunConfig:
         """Return a copy with some fields changed.
 
         A run that becomes random, or comes to have momentum, takes the default law, or Nesterov's form, unless told.
+        A task takes the place of the model and the data.
         """
+        if "task" in changes:
+            changes = {"model": RunConfig.model, "dataset": RunConfig.dataset, "weights": None, **changes}
         if changes.get("momentum", 0.0) and "nesterov" not in changes and self.momentum == 0.0:
             changes["nesterov"] = True
         if "protocol" in changes and "law" not in changes and self.protocol.kind != "random":
