@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 
 import heatbath as hb
-from heatbath.cli import summaries, training
-from heatbath.engine import planning
+from heatbath.cli import summaries
+from heatbath.engine import planning, progress_bar
 from heatbath.engine import run as engine
 from heatbath.engine.executors.local import Local
 from heatbath.runs.records import Record
@@ -241,15 +241,12 @@ def test_long_work_on_a_cpu_is_told_before_it_begins(heatbath, monkeypatch, argu
 def test_an_interrupt_is_told_and_resumed(heatbath, tmp_path, monkeypatch):
     alone = json.loads(heatbath(*SHORT, "--store", "other", "--json")[1])
 
-    def stop_at_first_epoch(shown):
-        def follow(state):
-            if state.epochs_done:
-                raise KeyboardInterrupt
-
-        return follow
+    def stop_at_first_epoch(_, state):
+        if state.epochs_done:
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(training, "follow_training", stop_at_first_epoch)
+        patched.setattr(progress_bar.Display, "follow_training", stop_at_first_epoch)
         status, out, err = heatbath(*SHORT)
     assert (status, out) == (130, "")
     assert err == "heatbath: interrupted; 0 of 1 runs are done: run the same command again to go on\n"
