@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= logical
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/heatbath/__init__.py)
 # The versions to install: `make test CONSTRAINTS=constraints-oldest.txt` takes the oldest that pyproject.toml admits.
 CONSTRAINTS ?= constraints.txt
 
@@ -28,10 +29,10 @@ pages: .venv/ready
 	$(BIN)/python docs/pages/render.py
 	$(BIN)/python docs/pages/pictures.py
 
-# Offline, with warnings as errors. The tutorials are executed.
+# Offline, with warnings as errors, into a folder of the version. The tutorials are executed.
 docs: .venv/docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q docs out/docs
-	@echo "The site: out/docs/index.html"
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q docs out/docs/$(VERSION)
+	@echo "The site: out/docs/$(VERSION)/index.html"
 
 # Wheel and source distribution in out/dist, and the wheel used in an environment of its own, away from this folder.
 package: .venv/dev

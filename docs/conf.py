@@ -1,4 +1,4 @@
-"""The documentation site: `make docs` builds it offline into out/docs, with warnings as errors."""
+"""The documentation site: `make docs` builds it offline into out/docs/VERSION, with warnings as errors."""
 
 import re
 import sys

@@ -2,12 +2,12 @@
 Ten minutes: is A better than B?
 ================================
 
-You have a model, data and two ways to train it. One run of each says little: another seed may turn the answer around.
+You have a model, data and two ways to train it. One run of each says little: another seed may give the opposite answer.
 This tutorial trains both ways with many seeds at once and gets a verdict with its uncertainty.
 """
 
 # %%
-# **Your model and your data.** A task is a function that returns a new model, training data, and test data.
+# **Your model and your data.** A task holds a function that returns a new model, the training data and the test data.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -27,7 +27,8 @@ def spirals(count, seed):
     label = rng.integers(2, size=count)
     turn = 3.0 * np.sqrt(rng.random(count))
     angle = turn + np.pi * label
-    points = turn[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1) + 0.25 * rng.standard_normal((count, 2))
+    points = turn[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    points += 0.25 * rng.standard_normal((count, 2))
     return points.astype(np.float32), label
 
 

@@ -40,7 +40,7 @@ class Reader(nn.Module):
 
 
 # %%
-# **The loop.** The thermometer takes one reading in ten steps; at all others its line does nothing.
+# **The loop.** The thermometer takes a reading every ten steps. At other steps its line does nothing.
 
 model = Reader()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
@@ -58,8 +58,8 @@ for _ in range(1200):
 print(f"loss {losses[0]:.2f} at first, {losses[-1]:.2f} at the end")
 
 # %%
-# **The noise scale** is the critical batch size: below it a larger batch saves steps nearly in proportion, above it
-# hardly at all.
+# **The noise scale** estimates the critical batch size. Below it, doubling the batch nearly halves the number of steps.
+# Above it, a larger batch saves hardly any steps.
 
 steps = [reading["step"] for reading in thermometer.history]
 figure, axes = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
@@ -77,10 +77,10 @@ axes[2].set(xlabel="step", ylabel="temperature", yscale="log")
 # samples, near the batch size; then it grows, because the mean gradient shrinks faster than the noise.
 #
 # The last picture is the temperature in the coordinates of AdamW's preconditioner: :doc:`/temperature-adamw` derives
-# it. It is highest while the loss falls, and falls with the noise as the model gets sure of its answers.
+# it. It is highest while the loss falls, and falls with the noise as the model becomes sure of its answers.
 #
-# With gradient accumulation or `DistributedDataParallel` the line with ``observe`` is not needed: the gradients of
-# micro-batches and ranks are compared as they come, at no extra cost.
+# With gradient accumulation or `DistributedDataParallel` you do not need the line with ``observe``. The thermometer
+# compares the gradients of micro-batches or ranks, at no extra cost.
 
 thermometer.remove()
 plt.show()

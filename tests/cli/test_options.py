@@ -78,3 +78,19 @@ def test_a_command_is_a_plain_function():
     assert "as_json" not in inspect.signature(print_temperature).parameters
     found = print_temperature(lr=0.1, batch_size=8)
     assert (found.data["temperature"], found.status) == (0.1 / 16, 0)
+
+
+def test_completion_is_installed_for_a_shell_and_works_there(tmp_path):
+    program = [sys.executable, "-c", "import heatbath.cli, sys; sys.exit(heatbath.cli.main())"]
+    environment = {**os.environ, "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    subprocess.run([*program, "--install-completion", "bash"], env=environment, check=True, capture_output=True)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    command = tools / "heatbath"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m heatbath "$@"\n')
+    command.chmod(0o755)
+    ask = """source ~/.bashrc; COMP_WORDS=(heatbath train --coup); COMP_CWORD=2
+    $(complete -p heatbath | sed 's/.*-F \\([^ ]*\\).*/\\1/') heatbath --coup train; echo "${COMPREPLY[@]}" """
+    environment["PATH"] = f"{tools}:{os.environ['PATH']}"
+    done = subprocess.run(["bash", "-c", ask], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["--coupling"]

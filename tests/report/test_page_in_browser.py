@@ -153,6 +153,67 @@ def test_claims_are_filtered_by_verdict_and_by_figure(browser, opened):
     )
 
 
+# The contrast (WCAG 2.2) of each text, and of each curve and mark, with the nearest background behind it.
+CONTRASTS = """(() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => parts(colour).slice(0, 3).map((c) => c / 255)
+    .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (element) => {
+    const colour = getComputedStyle(element).backgroundColor;
+    return parts(colour)[3] === 0 && element.parentElement ? behind(element.parentElement) : colour;
+  };
+  const contrast = (one, other) => {
+    const [dark, bright] = [light(one), light(other)].sort((a, b) => a - b);
+    return (bright + 0.05) / (dark + 0.05);
+  };
+  for (const folded of document.querySelectorAll(".claims details")) folded.open = true;
+  const seen = [...document.querySelectorAll("body *")].filter((e) => e.getClientRects().length);
+  const texts = seen.filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()));
+  const lines = seen.filter((e) => e.matches(".plot .curve, .plot .mark"));
+  const paint = (e) => ["fill", "stroke"].map((key) => getComputedStyle(e)[key]).filter((c) => c.startsWith("rgb"));
+  const ink = (e) => getComputedStyle(e)[e.closest("svg") ? "fill" : "color"];
+  return {
+    texts: texts.map((e) => [contrast(ink(e), behind(e)), e.outerHTML.slice(0, 120)]),
+    lines: lines.map((e) => [Math.max(...paint(e).map((c) => contrast(c, behind(e)))), e.outerHTML.slice(0, 120)]),
+  };
+})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_texts_and_lines_stand_out_from_what_is_behind_them(browser, opened, dark):
+    browser.open(opened, width=1400, dark=dark)
+    found = browser.evaluate(CONTRASTS)
+    assert len(found["texts"]) > 100
+    assert len(found["lines"]) > 20
+    assert [text for contrast, text in found["texts"] if contrast < 4.5] == []
+    assert [line for contrast, line in found["lines"] if contrast < 3.0] == []
+
+
+def test_claims_are_folded_lines_with_one_sign_and_an_anchor_each(browser, opened):
+    browser.open(opened, width=1400)
+    lines = browser.evaluate("""[...document.querySelectorAll(".claims li")].map((line) => ({
+      id: line.id, open: line.querySelector("details").open, link: line.querySelector("details a").hash,
+      signs: line.querySelectorAll("summary > .sign").length,
+      height: line.getBoundingClientRect().height }))""")
+    verdicts = [verdict for figure in all_figures() for verdict in figure.verdicts]
+    assert len({line["id"] for line in lines}) == len(lines) == len(verdicts)
+    for line in lines:
+        assert (line["open"], line["signs"], line["link"]) == (False, 1, f"#{line['id']}")
+        assert line["height"] < 50
+    text = browser.evaluate("document.body.innerText")
+    assert all(text.count(verdict.claim) == 1 for verdict in verdicts)
+
+
+def test_the_policy_lets_no_other_script_run_and_nothing_be_fetched(browser, opened):
+    browser.open(opened, width=1400)
+    browser.evaluate(
+        """document.body.append(Object.assign(document.createElement("script"), { text: "var evil = 1" }))"""
+    )
+    assert browser.evaluate("typeof evil") == "undefined"
+    assert browser.evaluate("fetch('data:,x').then(() => 'fetched', () => 'refused')") == "refused"
+
+
 def test_a_link_to_a_claim_shows_it_whatever_is_filtered(browser, opened):
     browser.open(opened, width=1400)
     browser.evaluate("document.querySelector('.filters [data-outcome=undecided]').click()")

@@ -22,7 +22,8 @@ _NUMBER = re.compile(r"\d+")
 _OUTCOMES = ("confirmed", "contradicted", "undecided")
 _ASKED = (
     "The paper draws the learning rate of SGD at random for each mini-batch. Does that train better, and does one "
-    "number, the temperature of the noise, tell how a network trains? Each claim is tested on many seeds. The paper:"
+    "number, the temperature of the noise, tell how a network trains? Each claim is tested on many seeds. Below, l is "
+    "the learning rate, C the batch size and mu the momentum. The paper:"
 )
 # Of these findings the last three that there are runs of are told: a figure, words of its claim, the claim in short.
 _FINDINGS = {
@@ -33,7 +34,7 @@ _FINDINGS = {
         "runs of equal temperature learn alike (figure 5), but they also have the same summed rate"
     ),
     ("fair-control", "coupling gradient reach the same training"): (
-        "a random rate trains as the constant rate of equal temperature does, by the training loss of the perceptron"
+        "a random rate and a constant rate of equal temperature bring the perceptron to the same training loss"
     ),
     ("figure4", "higher final test accuracy than constant, from scratch"): (
         "a random rate is better than a constant one on VGG16 (figure 4)"
@@ -41,9 +42,9 @@ _FINDINGS = {
 }
 _KEY = (("figure5", 0), ("figure5", 1), ("figure4", 0), ("fair-control", 0))
 _WARNING = (
-    "This is the {scale} scale: the perceptron on 4,000 images of MNIST, for a CPU. It shows that all of it "
-    "runs, and how a network behaves early in its training. It cannot decide the paper's claims, nor show "
-    "figures 2, 4 and 6. The verdict at the paper's scale stands beside each claim."
+    "This is the {scale} scale: the perceptron on 4,000 images of MNIST, for a CPU. It shows that everything runs, and "
+    "how a network behaves early in training. It cannot decide the paper's claims, and it has no figures 2, 4 and 6. "
+    "Each claim has its verdict at the paper's scale beside its own."
 )
 
 

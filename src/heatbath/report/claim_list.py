@@ -64,7 +64,8 @@ def summarize_claims(figures: Sequence[FigureData]) -> str:
 def label(figure: FigureData) -> str:
     """Return what a figure is called: ``figure1`` is Figure 1, ``fair-control`` Fair control."""
     number = re.fullmatch(r"figure(\d+\w*)", figure.name)
-    return f"Figure {number[1]}" if number else figure.name.replace("_", " ").replace("-", " ").capitalize()
+    words = figure.name.replace("_", " ").replace("-", " ").capitalize()
+    return f"Figure {number[1]}" if number else words.replace("Adamw", "AdamW")
 
 
 def prose(text: str) -> str:
