@@ -21,9 +21,10 @@ def in_lightning(folder):
     from torch.utils.data import DataLoader
     from torch.utils.data.distributed import DistributedSampler
 
+    from heatbath import CSVLog
     from heatbath.integrations.lightning import ThermometerCallback
 
-    module, callback = Module(), ThermometerCallback(interval=1)
+    module, callback = Module(), ThermometerCallback(interval=1, callback=CSVLog(folder / "lightning.csv"))
     settings = {**QUIET, "devices": 2, "strategy": "ddp", "use_distributed_sampler": False, "default_root_dir": folder}
     sampler = DistributedSampler(Samples(), num_replicas=2, rank=int(os.environ["RANK"]), shuffle=False)
     loader = DataLoader(Samples(), batch_size=BATCH_SIZE, sampler=sampler)

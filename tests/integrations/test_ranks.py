@@ -32,6 +32,8 @@ def test_two_ranks_read_what_two_micro_batches_do(tmp_path):
     assert done.returncode == 0, done.stderr[-5000:]
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
     assert first == second
+    (log,) = tmp_path.glob("*.csv")  # of one of the ranks
+    assert [line.split(",")[0] for line in log.read_text().splitlines()] == ["step", "1", "2", "3"]
     for host, deal in (("lightning", dealt_one_by_one), ("transformers", dealt_in_batches)):
         history, weights = measure_plainly(interval=1, steps=deal(), are_ranks=True)
         torch.testing.assert_close(torch.tensor(first[host]["weights"]), weights, rtol=1e-5, atol=1e-7)

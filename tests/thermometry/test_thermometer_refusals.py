@@ -85,7 +85,8 @@ def test_wrong_arguments_are_told_at_the_first_call(interval):
         (TypeError, "observe takes the loss first.*got Tensor", (x, y, cross_entropy)),
         (ValueError, "sums over the batch", (nn.CrossEntropyLoss(reduction="sum"), x, y)),
         (ValueError, "one number", (nn.CrossEntropyLoss(reduction="none"), x, y)),
-        (ValueError, "no tensor with samples", (lambda _: torch.zeros(()), ["a"])),
+        (ValueError, "no tensor of samples", (lambda _: torch.zeros(()), ["a"])),
+        (ValueError, "no parameter of the optimizer", (lambda part: small_network()(part).mean(), x)),
         (RuntimeError, "shape", (cross_entropy, x[:, :3], y)),
     ]
     for kind, words, arguments in wrong:
@@ -305,7 +306,7 @@ def test_knobs_without_a_temperature(settings):
         (lambda _: 3.0, batch(0), "one number, the mean over the batch, got 3.0"),
         (lambda _: None, batch(0), "got None"),
         (lambda b: b[0].mean(), batch(0), "the loss has no gradient"),
-        (lambda _: torch.zeros(()), ["a", "b"], "no tensor with samples"),
+        (lambda _: torch.zeros(()), ["a", "b"], "no tensor of samples"),
     ],
 )
 def test_what_cannot_be_observed(loss, data, words):

@@ -43,7 +43,7 @@ class ThermometerCallback(Watch, pl.Callback):
     Args:
         loss: ``loss(module, batch)``, the mean over the batch; by default what ``training_step`` returns.
         settings: those of `heatbath.Thermometer`: ``interval``, ``decay``, ``window``, ``confidence``, ``batch_size``,
-            ``dataset_size``, ``law``, ``callback``.
+            ``dataset_size``, ``law``, ``callback``. Of several processes the first one calls the callbacks.
     """
 
     def __init__(self, loss: LossOfBatch | None = None, **settings: Any) -> None:
@@ -61,7 +61,8 @@ class ThermometerCallback(Watch, pl.Callback):
         if self._is_second(trainer.callbacks):  # type: ignore[attr-defined]  # set by a part of the Trainer
             return
         model = trainer.strategy.model or pl_module
-        self._attach(model, trainer.optimizers[0], getattr(trainer.precision_plugin, "scaler", None))
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self._attach(model, trainer.optimizers[0], scaler, tells=trainer.is_global_zero)
 
     @guarded
     def on_train_batch_start(

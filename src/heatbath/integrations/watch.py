@@ -66,12 +66,13 @@ class Watch:
         """Go on from this state when the next training begins."""
         self._loaded = state_dict or None
 
-    def _attach(self, model: nn.Module, optimizer: Any, scaler: Any) -> None:
-        """Begin to measure, from a loaded state if there is one."""
+    def _attach(self, model: nn.Module, optimizer: Any, scaler: Any, tells: bool = True) -> None:
+        """Begin to measure, from a loaded state if there is one; with ``tells`` for the user's callbacks as well."""
         self._detach()
         self._thermometer, loaded, self._loaded = None, self._loaded, None
         try:
-            self._thermometer = thermometer = Thermometer(model, optimizer, scaler=scaler, **self._settings)
+            settings = self._settings if tells else {**self._settings, "callback": ()}
+            self._thermometer = thermometer = Thermometer(model, optimizer, scaler=scaler, **settings)
         except Exception as error:
             self._refuse(one_line(error))
             return

@@ -59,7 +59,9 @@ def compare_halves(
     model, size = innermost(model), batch_length(batch)
     half = size // 2
     if size == 0:
-        raise ValueError("the batch holds no tensor with samples along its first dimension: there is nothing to halve")
+        raise ValueError(
+            "the batch holds no tensor of samples, in tuples, lists or mappings: there is nothing to halve"
+        )
     if half == 0:
         raise NoHalvesError(
             f"a batch of {size} has no two halves to compare: the noise needs at least 2 samples a step"
@@ -99,6 +101,8 @@ def compare_halves(
     with torch.no_grad():
         pairs = zip(parameters, first, second, strict=True)
         found = {id(p): (g1, g2) for p, g1, g2 in pairs if g1 is not None and g2 is not None}
+        if not found:
+            raise ValueError("the loss depends on no parameter of the optimizer: is it that of another model?")
         rows = [_compare([found[id(p)] for p in group if id(p) in found], half) for group in groups]
         spreads = (
             {key: squares_of(g1 - g2).mul_(0.5 * half) for key, (g1, g2) in found.items()} if keeps_spreads else {}
