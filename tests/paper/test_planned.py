@@ -105,13 +105,16 @@ def test_the_plain_loop_is_compared_with_the_engine(shift, expected):
     experiment = PLANNED["plain-loop"]
     records = make_records(experiment.configs("paper"), accuracy=0.9, noise=1e-4)
     level = next(iter(records.values())).final("test_accuracy") + shift
-    results = {
-        one.name: {"test_accuracy": level + Random(one.name).gauss(0.0, 1e-4)}
-        for one in experiment.calculations("paper")
-    }
+    results = {}
+    for one in experiment.calculations("paper"):
+        random, kind = Random(one.name), one.settings["kind"]
+        several = [level - shift * (kind == "generic") + random.gauss(0.0, 1e-4) for _ in range(9)]
+        by_kind = {"plain loop": several[0], "plain loop of a task": several, "generic": {"constant": several}}
+        results[one.name] = {"test_accuracy": by_kind[kind]}
     figure = experiment.figure(records, "paper", results=results)
-    assert outcomes(figure) == [expected] * 4
-    assert [panel.title for panel in figure.panels] == ["perceptron", "CNN", "VGG16"]
+    assert outcomes(figure) == [expected] * 6
+    small = ["perceptron, MNIST, 5,000 images", "CNN, MNIST, 5,000 images"]
+    assert [panel.title for panel in figure.panels] == ["perceptron", "CNN", "VGG16", *small]
 
 
 def test_a_plain_run_learns_and_leaves_the_global_state_alone():
@@ -123,6 +126,19 @@ def test_a_plain_run_learns_and_leaves_the_global_state_alone():
     assert found == plain_loop.train_plainly(one.settings, device="cpu", data_dir=None, progress=lambda *_: None)
     assert 0.6 < found["test_accuracy"] < 1.0
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_plain_loops_of_a_task_start_where_the_engine_does():
+    (engine, plain) = plain_loop._small("perceptron")
+    where = {"device": "cpu", "data_dir": None, "progress": lambda done, what: None}
+    shorter = {"task": "table", "train": 455, "test": 114, "epochs": 0, "seeds": 3}
+    found = plain.compute({**plain.settings, **shorter}, **where)["test_accuracy"]
+    assert len(set(found)) > 1  # seeds have weights of their own
+    shorter |= {"epochs": 20, "lr": 0.01}
+    found = plain.compute({**plain.settings, **shorter}, **where)["test_accuracy"]
+    theirs = engine.compute({**engine.settings, **shorter}, **where)["test_accuracy"]["constant"]
+    assert found == pytest.approx(theirs, abs=0.03)
+    assert min(found) > 0.9
 
 
 def test_an_arm_and_the_prediction_run():

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from heatbath.paper import small_regularisation
 from heatbath.paper.claims import accuracy_margin
 from heatbath.paper.experiments import Calculation, Experiment, ProgressCallback
+from heatbath.paper.generic import MARGINS
 from heatbath.paper.groups import FigureRuns, Group, Scale, cnn, perceptron, vgg16
 from heatbath.paper.quantities import FINAL_TEST
+from heatbath.report.curves import means_panel
 from heatbath.report.panels import Panel, Series
 from heatbath.runs.configs import RunConfig
 from heatbath.stats.verdicts import Claim, Judgeable
 
 SEEDS: dict[str, int] = {"perceptron": 20, "CNN": 10, "VGG16": 6}
 _SMOKE_SEEDS = 2
+SMALL = {"perceptron": 40, "cnn": 20}  # networks of experiment 8 at C = 64, and the seeds of their plain loops
 _SECONDS = {"perceptron": 60.0, "CNN": 150.0, "VGG16": 520.0}  # of one plain run on a GPU
 
 
@@ -22,15 +26,39 @@ def train_plainly(
     settings: Mapping[str, Any], *, device: str, data_dir: Any, progress: ProgressCallback
 ) -> dict[str, Any]:
     """Train one network with whole layers and `torch.optim.SGD`, and return its final test accuracy."""
-    import torch
-    from torch.nn import functional
-
     from heatbath.data.datasets import load_dataset
-    from heatbath.runs.protocols import parse_protocol
     from heatbath.tasks.models import build_model
 
     data = load_dataset(settings["dataset"], device=device, data_dir=data_dir)
     model = build_model(settings["model"], seed=settings["seed"], device=device)
+    train = data.normalize(data.train_images), data.train_labels
+    test = data.normalize(data.test_images), data.test_labels
+    return {"test_accuracy": _train(model, train, test, settings, device, progress)}
+
+
+def train_task_plainly(
+    settings: Mapping[str, Any], *, device: str, data_dir: Any, progress: ProgressCallback
+) -> dict[str, Any]:
+    """Train all seeds of a small task in the same way, one after the other, and return their final test accuracies."""
+    from heatbath.paper.generic_tasks import build_task
+
+    task = build_task(settings["task"], settings["train"], settings["test"], data_dir)
+    train, test = ((part.inputs.to(device), part.targets.to(device)) for part in (task.train, task.test))
+    accuracies = []
+    for seed in range(settings["seeds"]):
+        progress(seed / settings["seeds"], settings["task"])
+        one = {**settings, "seed": seed}
+        accuracies.append(_train(task.build(seed).to(device), train, test, one, device, lambda *_: None))
+    return {"test_accuracy": accuracies}
+
+
+def _train(model: Any, train: Any, test: Any, settings: Mapping[str, Any], device: str, progress: Any) -> float:
+    """Train a model and return its accuracy on the test images."""
+    import torch
+    from torch.nn import functional
+
+    from heatbath.runs.protocols import parse_protocol
+
     optimizer = torch.optim.SGD(
         model.parameters(),
         settings["lr"],
@@ -40,7 +68,7 @@ def train_plainly(
     )
     protocol, law = parse_protocol(settings["protocol"]), RunConfig(protocol=settings["protocol"]).law
     generator = torch.Generator(device).manual_seed(settings["seed"])
-    train_images, test_images = data.normalize(data.train_images), data.normalize(data.test_images)
+    images, labels = train
     with torch.random.fork_rng(devices=[device] if device != "cpu" else []):  # dropout draws from the global state
         torch.manual_seed(settings["seed"])
         precision = torch.get_float32_matmul_precision()
@@ -53,19 +81,19 @@ def train_plainly(
                 for group in optimizer.param_groups:
                     group["lr"] = rate
                 model.train()
-                order = torch.randperm(len(train_images), generator=generator, device=device)
+                order = torch.randperm(len(images), generator=generator, device=device)
                 for batch in order.split(settings["batch_size"]):
                     optimizer.zero_grad()
-                    functional.cross_entropy(model(train_images[batch]), data.train_labels[batch]).backward()
+                    functional.cross_entropy(model(images[batch]), labels[batch]).backward()
                     optimizer.step()
         finally:
             if device != "cpu":
                 torch.set_float32_matmul_precision(precision)
     model.eval()
     with torch.no_grad():
-        parts = zip(test_images.split(1000), data.test_labels.split(1000), strict=True)
+        parts = zip(*(part.split(1000) for part in test), strict=True)
         hits = sum(int((model(images).argmax(1) == labels).sum()) for images, labels in parts)
-    return {"test_accuracy": hits / len(test_images)}
+    return hits / len(test[0])
 
 
 def _groups(scale: Scale) -> Sequence[Group]:
@@ -95,15 +123,42 @@ def _plain(group: Group) -> list[Calculation]:
     ]
 
 
+def _small(network: str) -> tuple[Calculation, Calculation]:
+    """The engine's runs of a small network, which are those of experiment 8, and its plain loops."""
+    engine = small_regularisation.calculation(network, 64)
+    settings = {name: value for name, value in engine.settings.items() if name != "protocols"}
+    settings |= {"kind": "plain loop of a task", "format": 1, "protocol": "constant", "seeds": SMALL[network]}
+    seconds = engine.seconds * SMALL[network] / engine.settings["seeds"]
+    return engine, Calculation(f"{engine.label}, plain loop", settings, train_task_plainly, seconds)
+
+
+def _small_accuracies(found: FigureRuns) -> dict[str, dict[str, list[float]]]:
+    """What the small networks end with in both ways, by their title."""
+    both = {}
+    for network in SMALL if found.scale == "paper" else ():
+        engine, plain = (found.results.get(one.name) for one in _small(network))
+        both[f"{small_regularisation.ARENAS[network].title}, 5,000 images"] = {
+            "engine": list(engine["test_accuracy"]["constant"]) if engine else [],
+            "plain loop": list(plain["test_accuracy"]) if plain else [],
+        }
+    return both
+
+
+def _calculations(scale: Scale) -> list[Calculation]:
+    small = [one for network in SMALL for one in _small(network)] if scale == "paper" else []
+    return [*(one for group in _groups(scale) for one in _plain(group)), *small]
+
+
 def _accuracies(found: FigureRuns, group: Group) -> list[float]:
     results = (found.results.get(calculation.name) for calculation in _plain(group))
     return [result["test_accuracy"] for result in results if result is not None]
 
 
 def _claims(found: FigureRuns) -> list[Judgeable]:
-    return [
+    same = "the engine and a plain loop reach the same final test accuracy"
+    claims = [
         Claim(
-            f"{group.name}: the engine and a plain loop reach the same final test accuracy",
+            f"{group.name}: {same}",
             "equal",
             found.values(group, FINAL_TEST),
             _accuracies(found, group),
@@ -111,6 +166,9 @@ def _claims(found: FigureRuns) -> list[Judgeable]:
         )
         for group in found.groups
     ]
+    for title, both in _small_accuracies(found).items():
+        claims.append(Claim(f"{title}: {same}", "equal", *both.values(), MARGINS["accuracy"]))
+    return [*claims]
 
 
 def _panels(found: FigureRuns) -> list[Panel]:
@@ -126,8 +184,11 @@ def _panels(found: FigureRuns) -> list[Panel]:
                 for way, values in both.items()
                 if values
             ]
-        if series:
+        if len({one.x[0] for one in series}) == 2:
             panels.append(Panel(part, "", "final test accuracy", tuple(series), note="A point for each seed."))
+    for title, both in _small_accuracies(found).items():
+        if all(both.values()):
+            panels.append(means_panel(both, "final test accuracy", title))
     return panels
 
 
@@ -139,7 +200,8 @@ EXPERIMENT = Experiment(
         "plain PyTorch loop ends: whole layers, tf32, torch.optim.SGD with the rate set each epoch?"
     ),
     groups=_groups,
-    calculations=lambda scale: [one for group in _groups(scale) for one in _plain(group)],
+    calculations=_calculations,
     claims=_claims,
     panels=_panels,
+    in_parts=True,
 )

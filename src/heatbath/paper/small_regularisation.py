@@ -39,7 +39,8 @@ def _networks(scale: Scale) -> list[str]:
     return list(ARENAS) if scale == "paper" else []
 
 
-def _calculation(network: str, batch_size: int) -> Calculation:
+def calculation(network: str, batch_size: int) -> Calculation:
+    """Return the training of one network at one batch size, all its seeds."""
     arena = ARENAS[network]
     settings = {"kind": "generic", "format": 1, "task": network, "train": 5000, "test": 5000, "lr": arena.rate}
     settings |= {"batch_size": batch_size, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3}
@@ -51,7 +52,7 @@ def _calculation(network: str, batch_size: int) -> Calculation:
 
 def _ends(found: FigureRuns, network: str, metric: str) -> list[list[float]]:
     """What each seed ends with at each batch size; nothing while one of them is missing."""
-    results = [found.results.get(_calculation(network, size).name) for size in _BATCH_SIZES]
+    results = [found.results.get(calculation(network, size).name) for size in _BATCH_SIZES]
     return [] if None in results else [list(result[metric]["constant"]) for result in results if result is not None]
 
 
@@ -89,7 +90,7 @@ EXPERIMENT = Experiment(
         "The paper holds that a higher temperature generalises better. Does it on three small networks, where the "
         "summed rate cannot be the reason?"
     ),
-    calculations=lambda scale: [_calculation(network, size) for network in _networks(scale) for size in _BATCH_SIZES],
+    calculations=lambda scale: [calculation(network, size) for network in _networks(scale) for size in _BATCH_SIZES],
     claims=_claims,
     panels=_panels,
     in_parts=True,
