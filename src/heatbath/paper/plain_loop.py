@@ -156,7 +156,7 @@ def _accuracies(found: FigureRuns, group: Group) -> list[float]:
 
 def _claims(found: FigureRuns) -> list[Judgeable]:
     same = "the engine and a plain loop reach the same final test accuracy"
-    claims = [
+    claims: list[Judgeable] = [
         Claim(
             f"{group.name}: {same}",
             "equal",
@@ -167,8 +167,8 @@ def _claims(found: FigureRuns) -> list[Judgeable]:
         for group in found.groups
     ]
     for title, both in _small_accuracies(found).items():
-        claims.append(Claim(f"{title}: {same}", "equal", *both.values(), MARGINS["accuracy"]))
-    return [*claims]
+        claims.append(Claim(f"{title}: {same}", "equal", both["engine"], both["plain loop"], MARGINS["accuracy"]))
+    return claims
 
 
 def _panels(found: FigureRuns) -> list[Panel]:
