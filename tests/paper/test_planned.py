@@ -113,8 +113,9 @@ def test_the_plain_loop_is_compared_with_the_engine(shift, expected):
         results[one.name] = {"test_accuracy": by_kind[kind]}
     figure = experiment.figure(records, "paper", results=results)
     assert outcomes(figure) == [expected] * 6
-    small = ["perceptron, MNIST, 5,000 images", "CNN, MNIST, 5,000 images"]
-    assert [panel.title for panel in figure.panels] == ["perceptron", "CNN", "VGG16", *small]
+    titles = ["perceptron, constant", "CNN, constant", "VGG16, constant", "VGG16, cyclic:18"]
+    titles += ["perceptron, MNIST, 5,000 images", "CNN, MNIST, 5,000 images"]
+    assert [panel.title for panel in figure.panels] == titles
 
 
 def test_a_plain_run_learns_and_leaves_the_global_state_alone():

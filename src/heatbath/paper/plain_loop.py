@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from heatbath.paper import small_regularisation
 from heatbath.paper.claims import accuracy_margin
@@ -12,7 +12,7 @@ from heatbath.paper.generic import MARGINS
 from heatbath.paper.groups import FigureRuns, Group, Scale, cnn, perceptron, vgg16
 from heatbath.paper.quantities import FINAL_TEST
 from heatbath.report.curves import means_panel
-from heatbath.report.panels import Panel, Series
+from heatbath.report.panels import Panel
 from heatbath.runs.configs import RunConfig
 from heatbath.stats.verdicts import Claim, Judgeable
 
@@ -132,64 +132,44 @@ def _small(network: str) -> tuple[Calculation, Calculation]:
     return engine, Calculation(f"{engine.label}, plain loop", settings, train_task_plainly, seconds)
 
 
-def _small_accuracies(found: FigureRuns) -> dict[str, dict[str, list[float]]]:
-    """What the small networks end with in both ways, by their title."""
-    both = {}
-    for network in SMALL if found.scale == "paper" else ():
-        engine, plain = (found.results.get(one.name) for one in _small(network))
-        both[f"{small_regularisation.ARENAS[network].title}, 5,000 images"] = {
-            "engine": list(engine["test_accuracy"]["constant"]) if engine else [],
-            "plain loop": list(plain["test_accuracy"]) if plain else [],
-        }
-    return both
-
-
 def _calculations(scale: Scale) -> list[Calculation]:
     small = [one for network in SMALL for one in _small(network)] if scale == "paper" else []
     return [*(one for group in _groups(scale) for one in _plain(group)), *small]
 
 
-def _accuracies(found: FigureRuns, group: Group) -> list[float]:
-    results = (found.results.get(calculation.name) for calculation in _plain(group))
-    return [result["test_accuracy"] for result in results if result is not None]
+class _Pair(NamedTuple):
+    """Final test accuracies of one network in both ways, and by how much they may differ and count as equal."""
+
+    title: str
+    engine: list[float]
+    plain: list[float]
+    margin: float
+
+
+def _pairs(found: FigureRuns) -> list[_Pair]:
+    pairs = []
+    for group in found.groups:
+        results = (found.results.get(calculation.name) for calculation in _plain(group))
+        plain = [result["test_accuracy"] for result in results if result is not None]
+        pairs.append(_Pair(group.name, found.values(group, FINAL_TEST), plain, accuracy_margin(group)))
+    for network in SMALL if found.scale == "paper" else ():
+        engine, loops = (found.results.get(one.name, {}).get("test_accuracy", {}) for one in _small(network))
+        title = f"{small_regularisation.ARENAS[network].title}, 5,000 images"
+        pairs.append(_Pair(title, list(engine.get("constant", ())), list(loops), MARGINS["accuracy"]))
+    return pairs
 
 
 def _claims(found: FigureRuns) -> list[Judgeable]:
     same = "the engine and a plain loop reach the same final test accuracy"
-    claims: list[Judgeable] = [
-        Claim(
-            f"{group.name}: {same}",
-            "equal",
-            found.values(group, FINAL_TEST),
-            _accuracies(found, group),
-            accuracy_margin(group),
-        )
-        for group in found.groups
-    ]
-    for title, both in _small_accuracies(found).items():
-        claims.append(Claim(f"{title}: {same}", "equal", both["engine"], both["plain loop"], MARGINS["accuracy"]))
-    return claims
+    return [Claim(f"{one.title}: {same}", "equal", one.engine, one.plain, one.margin) for one in _pairs(found)]
 
 
 def _panels(found: FigureRuns) -> list[Panel]:
-    panels = []
-    for part in found.parts:
-        series = []
-        for group in found.part(part):
-            both = {"engine": found.values(group, FINAL_TEST), "plain loop": _accuracies(found, group)}
-            series += [
-                Series(
-                    f"{group.label}, {way}", (way,) * len(values), tuple(values), style="points", colour=group.colour
-                )
-                for way, values in both.items()
-                if values
-            ]
-        if len({one.x[0] for one in series}) == 2:
-            panels.append(Panel(part, "", "final test accuracy", tuple(series), note="A point for each seed."))
-    for title, both in _small_accuracies(found).items():
-        if all(both.values()):
-            panels.append(means_panel(both, "final test accuracy", title))
-    return panels
+    return [
+        means_panel({"engine": one.engine, "plain loop": one.plain}, "final test accuracy", one.title)
+        for one in _pairs(found)
+        if one.engine and one.plain
+    ]
 
 
 EXPERIMENT = Experiment(
