@@ -107,6 +107,11 @@ def adamw() -> SimpleNamespace:
     return SimpleNamespace(**{name: verdict("adamw-batch", *some) for name, some in words.items()})
 
 
+def plain_loop() -> Any:
+    """Return what experiment 5 says of the small perceptron."""
+    return verdict("plain-loop", "perceptron, MNIST, 5,000 images")
+
+
 def planned_counts() -> SimpleNamespace:
     """Return how many claims of the preregistered experiments are judged, and the outcomes in words."""
     judged = [one for figure in planned().values() for one in figure.verdicts]

@@ -68,6 +68,7 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "reshuffling": figure_sections.reshuffling,
     "heat": figure_sections.heat,
     "adamw": figure_sections.adamw,
+    "plain_loop": figure_sections.plain_loop,
     "planned_counts": figure_sections.planned_counts,
     "runs_total": lambda: len(records()),
     "runs": lambda: Counter(record.config.model for record in records().values()),
