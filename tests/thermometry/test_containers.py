@@ -1,6 +1,7 @@
 """Batches of any kind, for `measure_noise` from a loader and for `Thermometer.observe`."""
 
 from collections import UserDict, namedtuple
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -13,6 +14,13 @@ from thermometer_runs import batch, gradient, small_network
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Pair = namedtuple("Pair", "x y")
+
+
+@dataclass(frozen=True)
+class Record:
+    x: torch.Tensor
+    rest: list
+    name: str = "batch"
 
 
 class TestLoaders:
@@ -65,6 +73,7 @@ KINDS = {
     "UserDict": (lambda x, y: UserDict(x=x, labels=y), lambda b: (b["x"], b["labels"])),
     "nested": (lambda x, y: [{"in": (x,), "name": "first"}, (y, None)], lambda b: (b[0]["in"][0], b[1][0])),
     "namedtuple": (lambda x, y: Pair(x, y), lambda b: (b.x, b.y)),
+    "data class": (lambda x, y: Record(x, [y]), lambda b: (b.x, b.rest[0])),
     "with numbers": (
         lambda x, y: {"x": x, "y": y, "scale": torch.tensor(2.0), "mask": torch.ones(1, 5)},
         lambda b: (b["x"] * b["mask"], b["y"]),

@@ -59,9 +59,8 @@ def compare_halves(
     model, size = innermost(model), batch_length(batch)
     half = size // 2
     if size == 0:
-        raise ValueError(
-            "the batch holds no tensor of samples, in tuples, lists or mappings: there is nothing to halve"
-        )
+        kind = type(batch).__name__
+        raise ValueError(f"the batch, a {kind}, holds no tensor of samples that could be found: nothing can be halved")
     if half == 0:
         raise NoHalvesError(
             f"a batch of {size} has no two halves to compare: the noise needs at least 2 samples a step"

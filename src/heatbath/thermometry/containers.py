@@ -1,10 +1,11 @@
-"""Batches in containers of any kind: tensors, and tuples, lists and mappings of such, nested at will."""
+"""Batches in containers of any kind: tensors, and tuples, lists, mappings and data classes of such, nested at will."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -45,6 +46,8 @@ def repeat(data: Data, samples: int, times: int) -> Data:
 
 def leaves(data: Data) -> Iterator[Any]:
     """Yield what is in the containers."""
+    if is_dataclass(data) and not isinstance(data, type | Mapping):  # of Transformers some are both
+        data = [getattr(data, field.name) for field in fields(data)]
     if isinstance(data, (tuple, list, Mapping)):
         for part in data.values() if isinstance(data, Mapping) else data:
             yield from leaves(part)
@@ -54,6 +57,8 @@ def leaves(data: Data) -> Iterator[Any]:
 
 def map_leaves(data: Data, function: Callable[[Any], Any]) -> Data:
     """Return the data with a function of each leaf, in containers of the same types."""
+    if is_dataclass(data) and not isinstance(data, type | Mapping):
+        return replace(data, **{x.name: map_leaves(getattr(data, x.name), function) for x in fields(data) if x.init})
     if isinstance(data, Mapping):
         mapped = cast("dict[Any, Any]", copy.copy(data))
         for key, part in data.items():

@@ -208,8 +208,8 @@ class Thermometer:
             loss_fn: ``loss_of_batch(batch)``, a function that calls the model; or, with targets,
                 ``loss_fn(model(inputs), targets)``. Either way the mean over the batch.
             batch: whatever the function takes, the samples along the first dimension of its tensors: a tensor, dicts,
-                lists and tuples of such, nested at will, and mappings such as a ``BatchEncoding``. With targets, what
-                the model takes: a tensor, a tuple or list of positional arguments, or a dict of keyword arguments.
+                lists, tuples and data classes of such, nested at will, and mappings such as a ``BatchEncoding``. With
+                targets, what the model takes: a tensor, a tuple or list of positional arguments, or a dict by name.
             targets: for the loss; a tensor or containers of them, or None.
 
         The first call tries the loss on its batch, whether a reading is due or not, and raises if it is wrong. Later
