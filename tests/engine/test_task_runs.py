@@ -2,14 +2,17 @@
 
 import copy
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import heatbath as hb
 from heatbath.runs.store import Store
@@ -119,6 +122,7 @@ SCRIPT = """
 import sys
 import torch
 from torch import nn
+from torch.nn import functional
 import heatbath as hb
 
 generator = torch.Generator().manual_seed(0)
@@ -174,6 +178,7 @@ def _epochs(store):
 
 MODULE = """
 from torch import nn
+from torch.nn import functional
 
 WIDTH = 8
 
@@ -211,3 +216,50 @@ def test_workers_that_would_train_another_model_say_so(module, tmp_path):
     (tmp_path / "code_of_mine.py").unlink()
     with pytest.raises(ValueError, match=r"task make cannot be imported in a worker \(No module named 'code_of"):
         hb.run(hb.sweep(base(task, batch_size=20, lr=0.1), seed=range(2)), None, "cpu", workers=2)
+
+
+class Drawing(nn.Module):
+    """Adds numbers that it draws to the inputs, in training or always."""
+
+    def __init__(self, draw, always):
+        super().__init__()
+        self.layers, self.draw, self.always = perceptron(), draw, always
+
+    def forward(self, x):
+        return self.layers(x + self.draw(x) if self.training or self.always else x)
+
+
+def noisy_loss(outputs, targets):
+    return functional.cross_entropy(outputs + torch.randn_like(outputs), targets)
+
+
+def noisy_metric(outputs, targets):
+    return random.random()
+
+
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize(
+    "draw",
+    [torch.randn_like, lambda x: random.random(), lambda x: float(np.random.rand())],  # noqa: NPY002
+    ids=["torch", "random", "numpy"],
+)
+def test_what_a_model_draws_depends_on_its_seed_alone(draw, always):
+    _check_that_draws_are_the_runs_own(hb.Task(lambda: Drawing(draw, always), images(48), images(16, 1)))
+
+
+def test_what_a_loss_or_a_metric_draws_depends_on_the_seed_alone():
+    _check_that_draws_are_the_runs_own(
+        hb.Task(perceptron, images(48), images(16, 1), loss=noisy_loss, metrics=noisy_metric)
+    )
+
+
+def _check_that_draws_are_the_runs_own(task):
+    configs = hb.sweep(base(task), seed=range(2))
+    first = hb.run(configs, device="cpu", workers=1)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[2]  # noqa: NPY002
+    again = hb.run(configs[::-1], device="cpu", workers=1)[::-1]
+    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[2]  # noqa: NPY002
+    assert [one.epochs for one in first] == [one.epochs for one in again]
+    assert first[0].epochs != first[1].epochs
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]

@@ -45,6 +45,28 @@ def pairs():
     return X, Y
 
 
+class Weighing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, outputs, targets):
+        return functional.cross_entropy(outputs * self.weight, targets)
+
+
+WEIGHING = Weighing()
+
+
+class Growing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers, self.late = perceptron(), None
+
+    def forward(self, x):
+        self.late = self.late or nn.Linear(4, 4)
+        return self.late(self.layers(x))
+
+
 class Recomputed(nn.Module):
     """Its dropout would have other masks on the way back."""
 
@@ -249,6 +271,10 @@ def test_data_that_does_not_fit_into_the_memory_is_refused(monkeypatch):
         ({"model": lambda: nn.Sequential(NORM, perceptron())}, ValueError, "the models of task model share weights"),
         ({"model": lambda: perceptron().double()}, ValueError, "takes float64 inputs, those of train are float32: "),
         ({"train": (X > 0, Y), "test": (X > 0, Y)}, ValueError, "takes float32 inputs, those of train are int64: "),
+        ({"augment": lambda x, g: x + torch.randn_like(x)}, ValueError, "augment of task perceptron draws otherwise"),
+        ({"augment": lambda x, g: x + random.random()}, ValueError, "augment of task perceptron draws otherwise"),
+        ({"model": lambda: Growing()}, ValueError, "the model of task model makes weights in its forward"),
+        ({"loss": WEIGHING}, ValueError, "the loss of task perceptron has weights of its own"),
         ({"model": lambda: Complex()}, ValueError, "the model of task model has complex weights"),
         (
             {"model": lambda: nn.Sequential(nn.Embedding(4, 4, sparse=True), nn.Flatten()), "train": (Y[:, None], Y)}

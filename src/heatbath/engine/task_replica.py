@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from heatbath.tasks.dropout import SeededDropout
 from heatbath.tasks.losses import read_outputs
 from heatbath.tasks.probe import probe
 from heatbath.tasks.samples import Samples
-from heatbath.tasks.task import Task, live_task
+from heatbath.tasks.task import Task, kept_random_states, live_task
 
 Splits = Mapping[str, Samples]
 
@@ -105,6 +106,11 @@ class TaskReplica(TaskReplicas):
         found = torch.autograd.grad(loss, self._params, allow_unused=True)
         return [like(param, grad) for param, grad in zip(self._params, found, strict=True)]
 
+    def evaluate(self) -> Tensor:
+        """Return sums and counts, see `TaskReplicas.evaluate`."""
+        with self._draws.evaluation(self._task):
+            return super().evaluate()
+
     def _forward(self, inputs: Tensor) -> list[Tensor]:
         if not self._bf16:
             return [read_outputs(self._model(inputs))]
@@ -134,14 +140,21 @@ class StepDraws:
     @contextmanager
     def forward(self, task: Task, step: int) -> Iterator[None]:
         """Whatever a model draws inside depends on the seed and the step alone."""
-        tried = probe(task)
-        with ExitStack() as contexts:
-            if tried.dropout_calls:
-                contexts.enter_context(SeededDropout(self.dropout_orbit, step))
-            if tried.draws:
-                devices = [self._device] if self._device.type == "cuda" else []
-                contexts.enter_context(torch.random.fork_rng(devices=devices))
-                torch.manual_seed(self._number(Stream.FORWARD, step))
+        dropout = SeededDropout(self.dropout_orbit, step) if probe(task).dropout_calls else nullcontext()
+        with dropout, self.evaluation(task, step):
+            yield
+
+    @contextmanager
+    def evaluation(self, task: Task, step: int = -1) -> Iterator[None]:
+        """Whatever is drawn inside, besides dropout, depends on the seed and the step alone."""
+        if not probe(task).draws:
+            yield
+            return
+        number = self._number(Stream.FORWARD, step)
+        with kept_random_states([self._device] if self._device.type == "cuda" else []):
+            torch.manual_seed(number)
+            random.seed(number)
+            np.random.seed(number % 2**32)  # noqa: NPY002
             yield
 
     def dropout_orbit(self, call: int) -> tuple[int, int]:

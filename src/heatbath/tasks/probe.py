@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from heatbath.tasks.dropout import SeededDropout
 from heatbath.tasks.losses import IGNORED, LOSSES, class_scores, read_outputs
 from heatbath.tasks.registry import Cost
 from heatbath.tasks.samples import Samples, failure, kind
-from heatbath.tasks.task import Task, seeded
+from heatbath.tasks.task import Task, random_states, seeded
 
 _BATCH = 8
 _FROM_MEAN = 0.25  # by which part a loss may differ from the mean of two halves: one that sums is off by a half
@@ -30,7 +30,7 @@ class Probe:
 
     cost: Cost  # in time and memory, roughly
     dropout_calls: int  # how many times a step drops something
-    draws: bool  # whether a model in training draws other random numbers too
+    draws: bool  # whether other random numbers are drawn, in training or evaluation
     same_start: bool  # whether all seeds start from the same weights
     batch_norm: bool  # whether a batch of a single sample cannot be trained on
 
@@ -66,6 +66,7 @@ def _probe(task: Task) -> Probe:
     _check_apart(task, model, other, buffers)
     model.eval()
     with torch.no_grad(), seeded(0):
+        before = random_states()
         outputs = read_outputs(model(batch.inputs))  # without an error: it has just computed this batch
         _check_mean(task, outputs, batch.targets)
         for metric in task.metrics:
@@ -74,7 +75,7 @@ def _probe(task: Task) -> Probe:
                 raise ValueError(f"metric {metric.name} of task {task.name} is {float(total / count)} at the start")
         for name, part in (("train", task.train), ("test", task.test)):
             _check_extremes(task, model, part, name)
-    return found
+        return replace(found, draws=found.draws or random_states() != before)
 
 
 def _try(task: Task, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -154,6 +155,8 @@ def _check_model(task: Task) -> tuple[nn.Module, nn.Module]:
             f"the model of task {task.name} has complex weights: keep their real and imaginary parts as parameters, "
             "and join them with torch.view_as_complex"
         )
+    if isinstance(task.loss.function, nn.Module) and any(one.requires_grad for one in task.loss.function.parameters()):
+        raise ValueError(f"the loss of task {task.name} has weights of its own, which are not trained: freeze them")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"the model of task {task.name} has no parameters to train")
     if not _equal(model, again):
@@ -165,7 +168,9 @@ def _check_model(task: Task) -> tuple[nn.Module, nn.Module]:
 
 
 def _check_apart(task: Task, model: nn.Module, other: nn.Module, buffers: list[Tensor]) -> None:
-    """Refuse models of which training one changes another, whose buffers were these."""
+    """Refuse models of which training one changes another, whose buffers were these, or gives it weights."""
+    if model.state_dict().keys() != other.state_dict().keys():
+        raise ValueError(f"the model of task {task.name} makes weights in its forward: make them in its __init__")
     ours, theirs = (
         {one.untyped_storage().data_ptr() for one in each.parameters() if one.requires_grad} for each in (model, other)
     )
@@ -192,10 +197,17 @@ def _same(one: Tensor, other: Tensor) -> bool:
 def _augment(task: Task, inputs: Tensor) -> Tensor:
     if task.augment is None:
         return inputs
-    found = _try(task, "augment", task.augment, inputs.clone(), torch.Generator().manual_seed(0))
+    with seeded(0):
+        found, again = (
+            _try(task, "augment", task.augment, inputs.clone(), torch.Generator().manual_seed(0)) for _ in range(2)
+        )
     if not isinstance(found, Tensor) or len(found) != len(inputs):
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(f"augment of task {task.name} returns {shape} for inputs of shape {tuple(inputs.shape)}")
+    if found.shape != again.shape or not _same(found, again):
+        raise ValueError(
+            f"augment of task {task.name} draws otherwise each time: it must draw from the generator it is given, alone"
+        )
     return found
 
 
@@ -210,20 +222,22 @@ def _check_step(task: Task, model: nn.Module, inputs: Tensor, targets: Tensor, s
     model.train()
     dropout = SeededDropout(lambda _call: (1, 1), 0)
     shape = f"inputs of shape {tuple(inputs.shape)}, {kind(inputs)}"
-    with seeded(0), dropout, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        before = torch.get_rng_state()
-        returned = _try(task, f"the model, on {shape},", model, inputs)
-        draws = not torch.equal(before, torch.get_rng_state())
-    outputs = read_outputs(returned)
-    _check_classes(task, outputs, targets)
-    loss = _try(task, "the loss", task.loss.mean, outputs, targets)
+    with seeded(0), dropout:
+        before = random_states()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            returned = _try(task, f"the model, on {shape},", model, inputs)
+        outputs = read_outputs(returned)
+        _check_classes(task, outputs, targets)
+        loss = _try(task, "the loss", task.loss.mean, outputs, targets)
+        draws = random_states() != before
     if not isinstance(loss, Tensor) or loss.ndim != 0:
         what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r:.80}"
         raise ValueError(f"the loss of task {task.name} returns {what}: it must return the mean over the batch")
     if not loss.isfinite():
         raise ValueError(f"the loss of task {task.name} is {loss.item()} before the first step")
     if not loss.requires_grad:
-        raise ValueError(f"the loss of task {task.name} does not depend on the model's parameters")
+        here = "" if torch.is_grad_enabled() else ", as gradients are turned off where it is called (torch.no_grad)"
+        raise ValueError(f"the loss of task {task.name} does not depend on the model's parameters{here}")
     parameters = list(model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     grads = _try(task, "the gradient", partial(torch.autograd.grad, allow_unused=True), loss, trained)

@@ -155,16 +155,29 @@ def live_task(task: AnyTask | None) -> Task:
 def seeded(seed: int) -> Iterator[None]:
     """Global random numbers of torch, NumPy and Python that come from a seed inside; outside, what was there before."""
     generator = weights_generator(seed)
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what the user's code draws from
-    with torch.random.fork_rng(devices=[]):
+    with kept_random_states():
         torch.set_rng_state(generator.get_state())
         random.seed(seed)
         np.random.seed(generator.initial_seed() % 2**32)  # noqa: NPY002
+        yield
+
+
+@contextmanager
+def kept_random_states(devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """Whatever is drawn inside, torch's (of these GPUs too), NumPy's and Python's generators go on as they were."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what the user's code draws from
+    with torch.random.fork_rng(devices=devices):
         try:
             yield
         finally:
             random.setstate(python)
             np.random.set_state(numpy)  # noqa: NPY002
+
+
+def random_states() -> tuple[Any, ...]:
+    """Return where these generators stand, to see whether something has been drawn."""
+    numpy: Any = np.random.get_state()  # noqa: NPY002
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy[1].tobytes(), numpy[2:]
 
 
 _REVIVED: dict[str, Task] = {}
