@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import lr_scheduler
 
 import heatbath as hb
@@ -389,3 +390,31 @@ def test_a_damaged_entry_in_the_state_of_the_optimizer_changes_nothing(entry):
         optimizer.load_state_dict(state)
     assert handle.state_dict()["step"] == 2
     assert optimizer.state
+
+
+def test_distributed_checkpoints_lose_the_draws_and_say_so():
+    def build():
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+        return model, optimizer, hb.randomize(optimizer, LAW, seed=3)
+
+    def train(model, optimizer):
+        for k in range(3):
+            optimizer.zero_grad()
+            model(torch.full((4, 3), 1.0 + k)).square().mean().backward()
+            optimizer.step()
+        optimizer.zero_grad()
+
+    model, optimizer, handle = build()
+    train(model, optimizer)
+    weights, state = copy.deepcopy(get_state_dict(model, optimizer))
+    draws = handle.state_dict()
+    train(model, optimizer)
+    resumed, other, handle = build()
+    with pytest.warns(UserWarning, match="holds no draws of randomize, which begin anew unless you load them as well"):
+        set_state_dict(resumed, other, model_state_dict=weights, optim_state_dict=state)
+    assert handle.state_dict()["step"] == 0
+    handle.load_state_dict(draws)
+    train(resumed, other)
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), resumed.parameters(), strict=True))
