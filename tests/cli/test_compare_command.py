@@ -110,7 +110,7 @@ def test_new_runs_that_all_diverged_do_not_pass_a_gate(heatbath, tmp_path, table
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("compare", "{table}", "--by", "optimizer", "--metric", "acc"), "'optimizer' is no column of"),
+        (("compare", "{table}", "--by", "optimizer", "--metric", "acc"), "'optimizer' is not a column of"),
         (("compare", "{table}", "--by", "opt"), "say which metric of group sgd: its columns are opt, seed, acc"),
         (("compare", "{table}", "--by", "opt", "--metric", "f1"), "no column 'f1': choose one of opt, seed, acc"),
         (("compare", "{table}", "--by", "opt", "--metric", "acc", "--margin", "0"), "margin must be a positive finite"),

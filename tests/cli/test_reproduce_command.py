@@ -307,7 +307,7 @@ def test_report_on_a_table_has_no_curves(heatbath, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--by", "colour"], "'colour' is no setting of the runs"),
+        (["--by", "colour"], "'colour' is not a setting of the runs"),
         (["--by", "model"], "one group only"),
         (["--by", "protocol", "--scale", "smoke"], "--scale and --seeds are for the report on the paper"),
         (["--metric", "test_accuracy"], "need --by"),

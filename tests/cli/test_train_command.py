@@ -365,7 +365,7 @@ def test_a_task_of_the_current_folder_is_trained(heatbath, refused, tmp_path, mo
     out = heatbath("train", "--task", "my_tasks:make_task", *knobs, "--json")[1]
     assert json.loads(out)[0]["config"]["task"]["name"] == "made"
     for words, message in (
-        (["--task", "my_tasks:number"], "--task my_tasks:number: it is a int, no heatbath.Task"),
+        (["--task", "my_tasks:number"], "--task my_tasks:number must be a heatbath.Task, got int"),
         (["--task", "my_tasks:none"], "--task 'my_tasks:none': my_tasks has no none"),
         (["--task", "no_tasks:task"], "--task 'no_tasks:task': there is no module no_tasks"),
         (["--task", "my_tasks:task", "--model", "cnn"], "model 'cnn' and a task: give one of them"),

@@ -274,7 +274,11 @@ def test_gradients_that_are_not_finite(tmp_path):
     [
         ({"interval": 0}, ValueError, "interval must be an integer with 1 <= interval"),
         ({"law": "unifrom"}, ValueError, "unknown law 'unifrom'"),
-        ({"callback": print}, TypeError, "'callback' is no setting of ThermometerCallback: it takes interval, decay"),
+        (
+            {"callback": print},
+            TypeError,
+            "'callback' is not a setting of ThermometerCallback: it takes interval, decay",
+        ),
     ],
 )
 def test_bad_settings_are_told_where_they_are_written(settings, error, message):

@@ -36,7 +36,7 @@ def test_where_takes_values_collections_and_functions():
     assert isinstance(RECORDS.where(lr=3), Records)
     assert isinstance(RECORDS[:2], Records)
     assert isinstance(RECORDS[0], Record)
-    with pytest.raises(ValueError, match="'colour' is no setting of a run: choose one of run, status, model"):
+    with pytest.raises(ValueError, match="'colour' is not a setting of a run: choose one of run, status, model"):
         RECORDS.where(colour="red")
 
 

@@ -67,7 +67,7 @@ def test_our_own(tmp_path, kind):
         "lr 0.005": [0, 1, 2],
     }
     assert list(read_groups(path, [], {"lr": "0.01"})) == ["all runs"]
-    with pytest.raises(ValueError, match=r"'rate' is no setting of the runs in .*: choose one of model, dataset, "):
+    with pytest.raises(ValueError, match=r"'rate' is not a setting of the runs in .*: choose one of model, dataset, "):
         read_groups(path, ["rate"])
     with pytest.raises(ValueError, match="there are no runs with lr=7 in "):
         read_groups(path, [], {"lr": "7"})
@@ -84,8 +84,8 @@ def test_our_own_csv_has_the_last_epoch_of_each_run(tmp_path):
     [
         ("t.csv", "a,b\n1,2,3\n", "row 2 has more values than there are headings"),
         ("t.csv", "a,b\n1\n", "row 2 has fewer values than there are headings"),
-        ("t.csv", "", "'a' is no column of .*: there is nothing in it"),
-        ("t.csv", "x,y\n", "'a' is no column of .*: there is nothing in it"),
+        ("t.csv", "", "'a' is not a column of .*: there is nothing in it"),
+        ("t.csv", "x,y\n", "'a' is not a column of .*: there is nothing in it"),
         ("t.jsonl", "{", "is not JSONL"),
         ("t.jsonl", "[1]\n", "line 1 is not a JSON object"),
         ("t.csv.gz", "not gzip", "is not a CSV table"),

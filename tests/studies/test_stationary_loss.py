@@ -108,5 +108,5 @@ def test_layers_between_make_a_network(problem):
 def test_what_cannot_be_trained_is_refused(problem):
     with pytest.raises(ValueError, match="batch_size must be at most the 200 samples, got 201"):
         measure_stationary_losses(problem, Thermostat(0.1, 201), summed_rate=1.0, replicas=2)
-    with pytest.raises(ValueError, match=r"the loss is no number after \d+ steps: lr = 1e\+30"):
+    with pytest.raises(ValueError, match=r"the loss is not a number after \d+ steps: lr = 1e\+30"):
         measure_stationary_losses(problem, Thermostat(1e30, 20), summed_rate=1e32, replicas=2, readings=20)

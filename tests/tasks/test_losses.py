@@ -104,7 +104,9 @@ def test_what_is_no_measure_is_refused(read, given, error, message):
 
 
 def test_shapes_that_do_not_fit_are_told():
-    with pytest.raises(ValueError, match=r"outputs of shape \(12, 5\) are no class scores of targets of shape \(6,\)"):
+    with pytest.raises(
+        ValueError, match=r"outputs of shape \(12, 5\) are not class scores for targets of shape \(6,\)"
+    ):
         class_scores(LOGITS, LABELS[:6])
     with pytest.raises(ValueError, match=r"outputs have shape \(12, 2\), targets \(12,\)"):
         LOSSES["mse"](REALS, OTHERS[:, 0])

@@ -201,7 +201,7 @@ def test_data_that_does_not_fit_into_the_memory_is_refused(monkeypatch):
         (
             {"loss": lambda o, t: functional.cross_entropy(o, t, reduction="sum")},
             ValueError,
-            "is no mean over the batch",
+            "is not a mean over the batch",
         ),
         (
             {"loss": lambda o, t: functional.cross_entropy(o, t, reduction="none")},

@@ -55,7 +55,7 @@ class Training:
             found = resolve(path, "--task")
             found = found() if callable(found) and not isinstance(found, AnyTask) else found
         if not isinstance(found, AnyTask):
-            raise ValueError(f"--task {path}: it is a {type(found).__name__}, no heatbath.Task")
+            raise ValueError(f"--task {path} must be a heatbath.Task, got {type(found).__name__}")
         return found
 
 

@@ -39,5 +39,5 @@ def _of_slurm(environment: Mapping[str, str]) -> str:
         task, first, count = (int(environment[f"SLURM_ARRAY_TASK_{name}"]) for name in ("ID", "MIN", "COUNT"))
         step = int(environment.get("SLURM_ARRAY_TASK_STEP", "1"))
     except (KeyError, ValueError):
-        raise ValueError("shard auto: this is no task of a Slurm array (SLURM_ARRAY_TASK_ID is not set)") from None
+        raise ValueError("shard auto: this is not a task of a Slurm array (SLURM_ARRAY_TASK_ID is not set)") from None
     return f"{(task - first) // step + 1}/{count}"

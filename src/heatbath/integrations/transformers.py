@@ -50,7 +50,7 @@ class ThermometerCallback(Watch, TrainerCallback, ExportableState):
             settings["law"] = str(parse_law(settings["law"]))
         allowed = ("interval", "decay", "window", "confidence", "batch_size", "dataset_size", "law")
         if unknown := sorted(settings.keys() - set(allowed)):
-            raise TypeError(f"{unknown[0]!r} is no setting of ThermometerCallback: it takes {', '.join(allowed)}")
+            raise TypeError(f"{unknown[0]!r} is not a setting of ThermometerCallback: it takes {', '.join(allowed)}")
         super().__init__(**settings)
         self._trainer: Any = None  # from the beginning of a training to its end
         self._waits = False  # for its first step

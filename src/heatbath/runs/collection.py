@@ -185,7 +185,7 @@ def _settings(record: Record) -> dict[str, Any]:
 def _setting(record: Record, name: str) -> Any:
     values = _settings(record)
     if name not in values:
-        raise ValueError(f"{name!r} is no setting of a run: choose one of {', '.join(values)}")
+        raise ValueError(f"{name!r} is not a setting of a run: choose one of {', '.join(values)}")
     return values[name]
 
 

@@ -68,7 +68,7 @@ class Record:
     Attributes:
         config: what was run; ``config.run`` is its name.
         status: ``"pending"`` (asked for, no worker on it; it may have epochs already), ``"running"``, ``"finished"`` or
-            ``"diverged"`` (the loss is no number after the last epoch kept here).
+            ``"diverged"`` (the loss is not a number after the last epoch kept here).
         epochs: what was measured, in order; each knows its origin.
         seconds: of training and evaluation, the run's share of its stack.
         origin: what worked on it last; it may have other epochs, and none before the first.

@@ -160,7 +160,7 @@ def _check_names(names: Iterable[str], known: Sequence[str], what: str) -> None:
     allowed = f"choose one of {', '.join(known)}" if known else "there is nothing in it"
     for name in names:
         if name not in known:
-            raise ValueError(f"{name!r} is no {what}: {allowed}")
+            raise ValueError(f"{name!r} is not a {what}: {allowed}")
 
 
 def _check_some(groups: Sized, source: Path, where: Mapping[str, str]) -> None:

@@ -95,7 +95,7 @@ def measure_stationary_losses(
             losses = problem.regularised_losses(parameters).double()
             sums += losses[:, None] * torch.as_tensor(count[:, step] / readings, device=losses.device)
             if not torch.isfinite(losses).all():
-                raise ValueError(f"the loss is no number after {step} steps: lr = {knobs.lr:g} is too large")
+                raise ValueError(f"the loss is not a number after {step} steps: lr = {knobs.lr:g} is too large")
             if progress is not None:
                 progress(step / (2 * steps), "training")
         _step(problem, knobs, parameters, velocities, next(multipliers), problem.inputs[batch], problem.labels[batch])

@@ -32,7 +32,7 @@ def check_tensor_file(file: IO[bytes]) -> None:
         raise ValueError("it is not an archive of torch") from None
     for operation, argument, _ in chain.from_iterable(map(pickletools.genops, pickles)):
         if operation.name == "GLOBAL" and not _TENSORS.fullmatch(str(argument)):
-            raise ValueError(f"it names {str(argument)!r}, which is no part of a tensor")
+            raise ValueError(f"it names {str(argument)!r}, which is not part of a tensor")
         if operation.name in _OBJECTS:
-            raise ValueError("it makes objects that are no tensors")
+            raise ValueError("it makes objects that are not tensors")
     file.seek(0)

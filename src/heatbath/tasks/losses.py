@@ -90,7 +90,7 @@ def class_scores(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     if outputs.ndim > 2 and (outputs.shape[0], *outputs.shape[2:]) == tuple(targets.shape):
         return outputs.movedim(1, -1).flatten(0, -2), targets.flatten()
     raise ValueError(
-        f"outputs of shape {tuple(outputs.shape)} are no class scores of targets of shape {tuple(targets.shape)}: "
+        f"outputs of shape {tuple(outputs.shape)} are not class scores for targets of shape {tuple(targets.shape)}: "
         f"these must be integer labels of shape {tuple(outputs.shape[:-1])}"
     )
 

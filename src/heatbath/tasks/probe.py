@@ -291,7 +291,7 @@ def _check_mean(task: Task, outputs: Tensor, targets: Tensor) -> None:
     if abs(whole - sum(parts) / 2) > _FROM_MEAN * abs(whole):
         words = f"{whole:.6g} over {2 * half} samples, {parts[0]:.6g} and {parts[1]:.6g} over the halves of them"
         raise ValueError(
-            f"the loss of task {task.name} is no mean over the batch: {words}; divide it by the batch size"
+            f"the loss of task {task.name} is not a mean over the batch: {words}; divide it by the batch size"
         )
 
 

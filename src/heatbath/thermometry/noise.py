@@ -343,7 +343,9 @@ def _unit_vector(name: str, direction: Direction, parameters: dict[str, Tensor])
         parts = list(direction.split([p.numel() for p in parameters.values()]))
     elif isinstance(direction, Mapping):
         if unknown := set(direction) - set(parameters):
-            raise ValueError(f"direction {name!r} names what is no trainable parameter: {', '.join(sorted(unknown))}")
+            raise ValueError(
+                f"direction {name!r} names something that is not a trainable parameter: {', '.join(sorted(unknown))}"
+            )
         parts = [direction.get(key, torch.zeros_like(p)) for key, p in parameters.items()]
     else:
         parts = list(direction)
