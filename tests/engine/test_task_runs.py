@@ -218,6 +218,28 @@ def test_workers_that_would_train_another_model_say_so(module, tmp_path):
         hb.run(hb.sweep(base(task, batch_size=20, lr=0.1), seed=range(2)), None, "cpu", workers=2)
 
 
+class Tiring(nn.Module):
+    """Fails in the third epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.calls = perceptron(), 0
+
+    def forward(self, x):
+        self.calls += self.training
+        if self.calls > 5:
+            raise RuntimeError("too tired\nto go on")
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_code_that_fails_later_is_told_in_one_line_and_finished_epochs_stay(tmp_path, workers):
+    configs = hb.sweep(base(hb.Task(Tiring, images(48), images(16, 1)), epochs=3), seed=range(2))
+    with pytest.raises(ValueError, match=r"^the code of task Tiring fails: RuntimeError: too tired$"):
+        hb.run(configs, tmp_path, "cpu", workers=workers)
+    assert max(len(one.epochs) for one in hb.load(tmp_path)) == 2
+
+
 class Drawing(nn.Module):
     """Adds numbers that it draws to the inputs, in training or always."""
 

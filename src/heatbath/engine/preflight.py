@@ -15,6 +15,7 @@ from heatbath.runs.records import Record
 from heatbath.runs.store import Store
 from heatbath.system import machine
 from heatbath.tasks.probe import probe
+from heatbath.tasks.samples import size_in_words
 from heatbath.tasks.task import live_task
 
 _LONG = 3600.0  # seconds from which on work is announced
@@ -47,8 +48,10 @@ def introduce_tasks(configs: Sequence[RunConfig], store: Store, tally: Tally) ->
     stored = [record.config.task for record in store.survey()[0] if record.config.task is not None]
     for one, config in tasks.items():
         task = live_task(one)
-        data = f"{len(task.train):,} + {len(task.test):,} samples in {_size(task.train.nbytes + task.test.nbytes)}"
-        replica = f"{config.cost.weights:,} weights, about {_size(planning.replica_bytes(config))} a run"
+        data = (
+            f"{len(task.train):,} + {len(task.test):,} samples in {size_in_words(task.train.nbytes + task.test.nbytes)}"
+        )
+        replica = f"{config.cost.weights:,} weights, about {size_in_words(planning.replica_bytes(config))} a run"
         tally.say(f"task {task.name}: {data}; {replica}", once=True, routine=True)
         if probe(task).same_start:
             tally.say(f"task {task.name}: all seeds start from the same weights, those that its function returns")
@@ -57,10 +60,6 @@ def introduce_tasks(configs: Sequence[RunConfig], store: Store, tally: Tally) ->
             parts = dict.fromkeys(part for other in others for part in other.changes(task.facts))
             runs = f"{count_runs(len(others))} in the store ({', '.join(parts)})"
             tally.say(f"the task {task.name} has changed since {runs}, which stay as they are")
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def check_origins(records: Iterable[Record], device: str, tally: Tally, options: Options) -> None:

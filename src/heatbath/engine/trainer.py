@@ -25,6 +25,7 @@ from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
 from heatbath.system import machine
 from heatbath.tasks.probe import check_batches
+from heatbath.tasks.samples import failure
 from heatbath.tasks.task import live_task
 
 _NO_GPU_MEMORY = re.compile(r"out of memory|CU\w+_STATUS_ALLOC_FAILED|(FIND|GET) was unable to find an engine")
@@ -55,6 +56,13 @@ class Trainer:
             end = Ended("no memory", "a single run does not fit into the GPU's memory")
         except MemoryError as error:
             end = Ended("no memory", str(error) or "a run does not fit into this machine's memory")
+        except (ValueError, OSError):
+            raise
+        except Exception as error:
+            task = job.configs[0].task
+            if task is None:
+                raise
+            raise ValueError(failure(f"the code of task {task.facts.name}", error)) from error  # which worked at first
         if end.how == "no memory":  # outside of the except clause, whose traceback would keep the stack alive
             gc.collect()
             if self._device.type == "cuda" and torch.cuda.is_available():

@@ -62,6 +62,11 @@ def kind(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+def size_in_words(count: int) -> str:
+    """Return so many bytes in MB or GB."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
 def failure(what: str, error: Exception) -> str:
     """Return in one line that a part of the user's code has raised."""
     return f"{what} fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.300}"

@@ -17,7 +17,7 @@ from heatbath.tasks.facts import AnyTask, TaskFacts
 from heatbath.tasks.fingerprints import NoFingerprintError, fingerprint
 from heatbath.tasks.losses import Function, read_loss, read_metrics
 from heatbath.tasks.models import weights_generator
-from heatbath.tasks.samples import Samples, failure, gather, kind, resolve
+from heatbath.tasks.samples import Samples, failure, gather, kind, resolve, size_in_words
 from heatbath.tasks.transport import Packed, pack
 
 
@@ -81,7 +81,8 @@ class Task(AnyTask):
     def __repr__(self) -> str:
         data = "data not read yet"
         if "train" in self.__dict__ and "test" in self.__dict__:
-            data = f"{len(self.train):,} + {len(self.test):,} samples, {_size(self.train.nbytes + self.test.nbytes)}"
+            size = size_in_words(self.train.nbytes + self.test.nbytes)
+            data = f"{len(self.train):,} + {len(self.test):,} samples, {size}"
         return f"Task({self.name!r}: {data}; {', '.join(self.measured)})"
 
     @cached_property
@@ -215,7 +216,3 @@ def _check_name(name: Any) -> str:
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 60:
         raise ValueError(f"name must be printable text of at most 60 characters, got {name!r:.100}")
     return name
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
