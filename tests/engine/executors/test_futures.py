@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import platform
 import signal
+import socket
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -174,6 +175,16 @@ def test_an_address_that_is_none_is_told_before_dask_has_a_client(tmp_path, monk
     monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("there is a client"))
     with pytest.raises(OSError, match=f"no Dask scheduler at {address}: "):
         run(REAL, tmp_path, "cpu", executor=f"dask:{address}")
+
+
+def test_a_server_that_is_no_scheduler_is_told_by_dask_too(tmp_path, monkeypatch):
+    """It takes the call and says nothing; Dask's own client waits for ever then."""
+    dask = pytest.importorskip("heatbath.engine.executors.dask")
+    monkeypatch.setattr(dask, "_ANSWER", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(OSError, match=rf"^no Dask scheduler at {address}: \S.*$"):
+            run(REAL, tmp_path, "cpu", executor=f"dask:{address}")
 
 
 class Nameless:

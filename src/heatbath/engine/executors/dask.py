@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import distributed
-from distributed.comm.addressing import resolve_address
 
 from heatbath.engine.executors.futures import Futures
 from heatbath.engine.options import Options
 from heatbath.engine.trainer import Lent
+
+_ANSWER = 10.0  # seconds for a scheduler to answer
 
 
 class DaskCluster(Futures):
@@ -52,10 +55,19 @@ def _connect(options: Options, address: str | None) -> Any:
     address = address or os.environ.get("DASK_SCHEDULER_ADDRESS")
     try:
         if address:
-            resolve_address(address)  # a Client that fails over a bad one hangs when it is deleted
-            return distributed.Client(address, timeout="10s", set_as_default=False)
+            with ThreadPoolExecutor(1) as thread:  # a notebook has a loop of its own
+                thread.submit(asyncio.run, _knock(address)).result()
+            return distributed.Client(address, timeout=_ANSWER, set_as_default=False)
         return distributed.Client(
             n_workers=options.workers, threads_per_worker=1, dashboard_address=None, set_as_default=False
         )
     except (OSError, TimeoutError, ValueError) as error:
-        raise OSError(f"no Dask scheduler at {address or 'this machine'}: {str(error).splitlines()[0]}") from None
+        words = str(error).partition("\n")[0] or f"no answer within {_ANSWER:.0f} s"
+        raise OSError(f"no Dask scheduler at {address or 'this machine'}: {words}") from None
+
+
+async def _knock(address: str) -> None:
+    """Raise if no scheduler answers at an address: a Client waits for ever if something else does."""
+    how = distributed.Security().get_connection_args("client")
+    line = await asyncio.wait_for(distributed.comm.connect(address, timeout=_ANSWER, **how), _ANSWER)
+    line.abort()
