@@ -13,6 +13,7 @@ fails.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import random
 import resource
@@ -20,16 +21,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from heatbath.cli import app
 from heatbath.engine.executors.choice import NextJob
 from heatbath.engine.jobs import Ended, Job, Measured, Outcome
 from heatbath.engine.options import Options
-from heatbath.engine.run import complete
+from heatbath.engine.run import complete, load
 from heatbath.runs.configs import RunConfig, sweep
 from heatbath.runs.records import Epoch
-from heatbath.runs.store import Store
 
 EPOCHS = 5
 METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
@@ -103,6 +105,12 @@ class Simulated:
         return Measured(epoch, ((one,),), durable=epoch + 1 == EPOCHS, seconds=0.1, origin=ORIGIN)
 
 
+def list_runs(folder: Path) -> None:
+    """Print the table of ``heatbath runs list`` to nobody."""
+    with redirect_stdout(io.StringIO()):
+        app(["runs", "list", "--store", str(folder)], standalone_mode=False)
+
+
 def resident() -> float:
     """The memory of this process, in MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
@@ -119,12 +127,16 @@ def measure(runs: int, workers: int, death: float, folder: Path) -> dict[str, An
     statuses = Counter(record.status for record in records)
     if statuses != {"finished": runs} or set(simulated.finished.values()) != {1}:
         raise SystemExit(f"not every run was finished once: {statuses}, {simulated.finished.most_common(3)}")
-    start = time.perf_counter()
-    complete(configs, folder, Options(device="cpu"))
-    again = time.perf_counter() - start
-    start = time.perf_counter()
-    with Store(folder, read_only=True) as store:
-        assert len(store.records()) == runs
+    del records
+    later = {}
+    for name, call in (
+        ("second_call", lambda: complete(configs, folder, Options(device="cpu"))),
+        ("load", lambda: load(folder)),
+        ("list", lambda: list_runs(folder)),
+    ):
+        start, cpu = time.perf_counter(), time.process_time()
+        call()
+        later |= {f"{name}_s": time.perf_counter() - start, f"{name}_cpu_s": time.process_time() - cpu}
     return {
         "runs": runs,
         "workers": workers,
@@ -136,8 +148,7 @@ def measure(runs: int, workers: int, death: float, folder: Path) -> dict[str, An
         "run_cpu_ms": 1e3 * busy / runs,
         "reports_per_second": simulated.reports / seconds,
         "reports_per_cpu_second": simulated.reports / busy,
-        "second_call_s": again,
-        "load_s": time.perf_counter() - start,
+        **later,
         "empty_MB": empty,
         "asked_MB": simulated.first_MB,
         "driving_MB": simulated.most_MB - simulated.first_MB,

@@ -1,7 +1,9 @@
 """Jobs as futures: in processes, in threads and on a real Dask cluster; workers are killed, or lack the data."""
 
+import importlib
 import multiprocessing
 import os
+import pickle
 import platform
 import signal
 import socket
@@ -150,6 +152,18 @@ def test_another_version_on_a_worker_is_refused(tmp_path, initializer, words):
     assert not (tmp_path / "checkpoints").exists()
 
 
+def test_a_task_that_cannot_be_imported_on_a_worker_is_told_in_one_line(tmp_path, monkeypatch):
+    """A pool that opens it itself breaks, and says that memory was lacking."""
+    (tmp_path / "only_here.py").write_text("from torch import nn\n\ndef build():\n    return nn.Linear(2, 2)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("only_here")
+    (tmp_path / "only_here.py").unlink()
+    task = hb.Task(module.build, two_moons(), two_moons(), name="moons")
+    words = r"^the code of task moons cannot be imported in a worker \(No module named 'only_here'\): [^\n]*$"
+    with processes(1) as pool, pytest.raises(ValueError, match=words):
+        run([RunConfig(task=task, batch_size=50)], tmp_path / "store", "cpu", executor=pool)
+
+
 def test_bad_executors(tmp_path):
     with pytest.raises(ValueError, match=r"executor must be local, ray, .* got 'slurm'"):
         run(REAL, tmp_path, executor="slurm")
@@ -218,10 +232,10 @@ def lack_the_data():
 
 
 def test_a_worker_that_came_later_with_another_version_refuses_its_job():
-    parcel = pack(Job("job", (REAL[0],), (None,)), Options(device="cpu"))
+    parcel = pickle.loads(pack(Job("job", (REAL[0],), (None,)), Options(device="cpu")))
     other = replace(parcel, versions={**parcel.versions, "Python": "3.1", "torch": "1.2.3"})
     with pytest.raises(ValueError, match=r"has Python 3\.\d+ and torch \S+, the driver Python 3\.1 and torch 1\.2\.3"):
-        whole_slice(other)
+        whole_slice(pickle.dumps(other))
 
 
 def test_a_torch_built_for_a_gpu_is_the_same(monkeypatch):

@@ -6,6 +6,7 @@ next is its trainer, with the data, and the stack of a job that has been interru
 
 from __future__ import annotations
 
+import pickle
 import platform
 import shutil
 import socket
@@ -93,11 +94,14 @@ def describe_worker(options: Options) -> WorkerFacts:
     return WorkerFacts(device, machine.free_gpu_memory(device), own_versions(), socket.gethostname())
 
 
-def pack(job: Job, options: Options, epoch: int = 0) -> Parcel:
-    """Return a job with the states that it goes on from."""
+def pack(job: Job, options: Options, epoch: int = 0) -> bytes:
+    """Return a parcel with a job and the states that it goes on from.
+
+    It is opened by our code on the worker: a task's modules may be missing there, and only we can say so in one line.
+    """
     files = {file.name: file.read_bytes() for file in job.sources if file is not None}
     sources = tuple(None if file is None else Path(file.name) for file in job.sources)
-    return Parcel(replace(job, sources=sources), files, options, own_versions(), epoch)
+    return pickle.dumps(Parcel(replace(job, sources=sources), files, options, own_versions(), epoch))
 
 
 def keep(delivery: Delivery, job: Job, checkpoints: Path) -> Outcome:
@@ -158,11 +162,12 @@ class _Workshop:
 _here = threading.local()  # a thread may be a worker too
 
 
-def train_parcel(parcel: Parcel, data: Lent | None = None) -> Iterator[list[Delivery]]:
+def train_parcel(packed: bytes, data: Lent | None = None) -> Iterator[list[Delivery]]:
     """Train a job to its end; to be called on a worker.
 
     What is measured within a short time is sent together: a message costs a cluster milliseconds, whatever is in it.
     """
+    parcel: Parcel = pickle.loads(packed)
     letter: list[Delivery] = []
     sent = time.monotonic()
     while True:
@@ -207,9 +212,9 @@ def train_slice(parcel: Parcel, data: Lent | None = None) -> Iterator[Delivery]:
     workshop.leave()
 
 
-def whole_slice(parcel: Parcel, data: Lent | None = None) -> list[Delivery]:
+def whole_slice(packed: bytes, data: Lent | None = None) -> list[Delivery]:
     """`train_slice` where all that comes back comes at once."""
-    return list(train_slice(parcel, data))
+    return list(train_slice(pickle.loads(packed), data))
 
 
 def _stage(job: Job, epoch: int) -> tuple[str, int, int]:

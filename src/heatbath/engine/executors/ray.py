@@ -16,7 +16,6 @@ from heatbath.engine.executors.choice import NextJob, Outcomes
 from heatbath.engine.executors.parcels import (
     LETTER,
     Delivery,
-    Parcel,
     WorkerFacts,
     describe_worker,
     keep,
@@ -112,9 +111,9 @@ class RayCluster(Remote):
             yield keep(delivery, job, self.checkpoints)
 
 
-def _train(parcel: Parcel, data: list[Any] | None = None) -> Iterator[list[Delivery]]:
+def _train(packed: bytes, data: list[Any] | None = None) -> Iterator[list[Delivery]]:
     """On a worker: what the driver lends lies in the object store of the node, once for all its workers."""
-    yield from train_parcel(parcel, None if data is None else ray.get(data[0]))
+    yield from train_parcel(packed, None if data is None else ray.get(data[0]))
 
 
 def _connect(address: str | None, options: Options) -> None:
