@@ -242,18 +242,15 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON knows them; `from_dict` reads them back."""
-        values = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in _LATER or getattr(self, field.name) != field.default
-        }
+        own = self.__dict__
+        values = {name: own[name] for name, usual in _USUAL.items() if name not in _LATER or own[name] != usual}
         if self.task is not None:
             values["task"] = self.task.facts.to_dict()
         return {**values, "protocol": str(self.protocol), "law": str(self.law)}
 
     def settings(self) -> dict[str, Any]:
         """Return all fields for a table: as in `to_dict`, defaults too, and of a task its name and digest."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)} | self.to_dict()
+        values = {name: self.__dict__[name] for name in _USUAL} | self.to_dict()
         return {**values, "task": None if self.task is None else self.task.label}
 
     @classmethod
@@ -263,8 +260,7 @@ class RunConfig:
         Raises:
             ValueError: a field is missing, unknown or not allowed.
         """
-        known = {field.name for field in fields(cls)}
-        wrong = (known ^ set(values)) - _LATER
+        wrong = (_USUAL.keys() ^ values.keys()) - _LATER
         if wrong:
             raise ValueError(f"not the fields of a RunConfig: {', '.join(sorted(wrong))}")
         task = values.get("task")
@@ -283,6 +279,9 @@ class RunConfig:
         if "protocol" in changes and "law" not in changes and self.protocol.kind != "random":
             changes["law"] = None
         return replace(self, **changes)
+
+
+_USUAL = {field.name: field.default for field in fields(RunConfig)}  # asked for with each run: `fields` is slow
 
 
 def sweep(base: RunConfig, **axes: Any) -> list[RunConfig]:
