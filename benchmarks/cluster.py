@@ -128,7 +128,7 @@ def measure(runs: int, workers: int, death: float, folder: Path) -> dict[str, An
     if statuses != {"finished": runs} or set(simulated.finished.values()) != {1}:
         raise SystemExit(f"not every run was finished once: {statuses}, {simulated.finished.most_common(3)}")
     del records
-    later = {}
+    later: dict[str, float] = {}
     for name, call in (
         ("second_call", lambda: complete(configs, folder, Options(device="cpu"))),
         ("load", lambda: load(folder)),

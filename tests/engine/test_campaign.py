@@ -367,3 +367,18 @@ def test_what_is_there_is_not_searched_for_garbage_meanwhile(engine, tmp_path, f
         assert (gc.get_freeze_count() > 0) == (before > 0) == frozen
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.parametrize("method", ["prepare", "places"])
+def test_an_executor_is_closed_whatever_stops_the_call(engine, tmp_path, monkeypatch, method):
+    """A cluster of its own would stay."""
+    closed = []
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local.Local, method, stop)
+    monkeypatch.setattr(local.Local, "close", lambda _: closed.append(True))
+    with pytest.raises(KeyboardInterrupt, match="0 of 1 runs are done"):
+        run(CONFIGS[:1], tmp_path, "cpu")
+    assert len(closed) == 1

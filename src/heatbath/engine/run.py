@@ -144,7 +144,7 @@ def _train(
     left = [config for run, config in configs.items() if run not in ended]
     recorded = {run: None if run in ended else len(record.epochs) for run, record in records.items()}
     tally = Tally(configs.values(), recorded, progress)
-    chosen = executor(options, results.checkpoints)
+    chosen, campaign = executor(options, results.checkpoints), None
     try:
         chosen.prepare(left, tally.tell_download)
         introduce_tasks(left, results, tally)
@@ -156,11 +156,11 @@ def _train(
             what = "; all its epochs are sound, and it counts as finished" if whole else " and is trained again"
             tally.say(f"run {run} was damaged in the store ({damage.reason}){what}")
         campaign = Campaign(results, configs, chosen, tally, options.stack)
-        try:
-            campaign.finish()
-        finally:
-            chosen.close()
-            campaign.close()
+        campaign.finish()
     except KeyboardInterrupt:
         at = tally.progress
         raise Interrupted(at.runs_done, at.runs_total) from None
+    finally:
+        chosen.close()
+        if campaign is not None:
+            campaign.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import distributed
+from distributed.comm.core import connect
 
 from heatbath.engine.executors.futures import Futures
 from heatbath.engine.options import Options
@@ -69,5 +70,5 @@ def _connect(options: Options, address: str | None) -> Any:
 async def _knock(address: str) -> None:
     """Raise if no scheduler answers at an address: a Client waits for ever if something else does."""
     how = distributed.Security().get_connection_args("client")
-    line = await asyncio.wait_for(distributed.comm.connect(address, timeout=_ANSWER, **how), _ANSWER)
+    line = await asyncio.wait_for(connect(address, timeout=_ANSWER, **how), _ANSWER)
     line.abort()

@@ -127,6 +127,9 @@ def _connect(address: str | None, options: Options) -> None:
             ray.init(num_cpus=options.workers, include_dashboard=False, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         raise OSError(f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())}") from None
+    except KeyboardInterrupt:
+        ray.shutdown()  # half of it is there, and would bring this process down when it ends
+        raise
 
 
 def _knock(address: str) -> None:
