@@ -207,3 +207,11 @@ def test_turned_labels_end_at_their_category():
         tick, _ = ax.transData.transform((place, 0.9))
         box = label.get_window_extent()
         assert (box.x0 + box.x1) / 2.0 < tick < box.x1 + 5.0
+
+
+def test_places_of_curves_are_hundredths_of_a_point_which_keeps_files_small():
+    curves = [line for ax in plot_figure(training_figure()).axes for line in ax.lines if len(line.get_xydata()) > 9]
+    assert curves
+    for curve in curves:
+        places = curve.get_transform().transform(curve.get_xydata())
+        assert np.array_equal(places, np.round(places, 2), equal_nan=True)

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
+from matplotlib.transforms import Transform
 
 from heatbath.report.curves import curves_panel
 from heatbath.report.panels import FigureData, Panel, Series
@@ -52,7 +53,20 @@ def plot_figure(figure: FigureData) -> Figure:
         page.legend(legend.values(), legend.keys(), loc="outside lower center", frameon=False, **look)
     page.get_layout_engine().execute(page)  # type: ignore[union-attr]
     page.set_layout_engine("none")  # one layout for all formats: quicker, and they agree
+    for ax in page.axes:
+        for drawn in (*ax.lines, *ax.collections):
+            if drawn.get_transform() == ax.transData:
+                drawn.set_transform(ax.transData + _Rounded())
     return page
+
+
+class _Rounded(Transform):
+    """Places in hundredths of a point: nobody sees more, and a PDF of curves takes a third fewer bytes."""
+
+    input_dims = output_dims = 2
+
+    def transform_non_affine(self, values: Any) -> Any:
+        return np.round(values, 2)
 
 
 def plot_panel(panel: Panel, ax: Axes | None = None) -> Axes:
