@@ -1,4 +1,4 @@
-"""Numbers of docs/cost.md on the cost of a run: from the records of the engine's benchmark and of the runs."""
+"""Numbers of docs/cost.md on the cost of a run, and of docs/clusters.md: from the records of benchmarks and runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,32 @@ from heatbath import Record
 from heatbath.tasks.models import build_model
 from heatbath.tasks.registry import networks
 
+_LATER = ("second_call", "load", "list")
 _AIMS = (0.2, 20.0, 60.0)
+
+
+def clusters() -> SimpleNamespace:
+    """Return what Ray costs, and the driver of many workers."""
+    rows: Any = benchmark("cluster_cpu")
+    ray = benchmark("executors_cpu")
+    check(ray["cpu_ratio"] <= 1.05, "Ray costs at most 5 %")
+    check(min(row["reports_per_second"] for row in rows) >= 2000.0, "the driver takes 2,000 reports a second")
+    first, *_, last = rows
+    return SimpleNamespace(
+        ray=ray,
+        pairs=len(ray["ray_epoch_ms"]),
+        equal=benchmark("executors_cpu_equal"),
+        growth=last["run_cpu_ms"] / first["run_cpu_ms"],
+        record_kB=1e3 * (last["with_records_MB"] - last["empty_MB"]) / last["runs"],
+        driver="\n".join(
+            f"| {row['runs']:,} | {row['run_cpu_ms']:.2f} ms | {row['reports_per_cpu_second']:,.0f} "
+            f"| {row['reports_per_second']:,.0f} | {row['driving_MB']:.0f} MB | {row['with_records_MB']:,.0f} MB |"
+            for row in rows
+        ),
+        later="\n".join(
+            f"| {row['runs']:,} | " + " | ".join(f"{row[f'{one}_cpu_s']:.1f}" for one in _LATER) + " |" for row in rows
+        ),
+    )
 
 
 def cost() -> SimpleNamespace:

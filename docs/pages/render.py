@@ -25,7 +25,18 @@ import vgg16_numbers
 from committed import ROOT, figures, planned, records
 from heatbath.paper.conclusion import PAPER_SCALE
 
-_SITE = ("paper", "results", "figures", "evidence", "all-claims", "planned", "cost", "compare", "adding-seeds")
+_SITE = (
+    "paper",
+    "results",
+    "figures",
+    "evidence",
+    "all-claims",
+    "planned",
+    "cost",
+    "compare",
+    "adding-seeds",
+    "clusters",
+)
 PAGES = {f"{name}.md": f"docs/{name}.md" for name in _SITE} | {"records.md": "results/README.md"}
 _WIDTH = 126
 _CHECKS = (
@@ -57,6 +68,7 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "tuned": vgg16_numbers.from_imagenet,
     "vgg16": vgg16_numbers.fair_control,
     "cost": cost_numbers.cost,
+    "clusters": cost_numbers.clusters,
     "example": comparison_numbers.example,
     "looks": comparison_numbers.looks,
     "by_figure": figure_sections.by_figure,
