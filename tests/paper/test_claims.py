@@ -84,7 +84,7 @@ def test_a_factor_is_tested_on_logarithms_and_told_as_a_ratio(factor, outcome):
 def test_a_ratio_of_one_seed_or_of_no_number_decides_nothing():
     (one,) = judge([Claim("same loss", "equal", HIGHER[:1], LOSSES, LOSS_MARGIN)])
     assert one.outcome == "undecided"
-    assert "(90 %: unbounded): one seed does not tell the spread; margin a factor 1.105" in wording.detail(one)
+    assert "(90 %: unbounded): one seed says nothing about the spread; margin a factor 1.105" in wording.detail(one)
     (none,) = judge([Claim("same loss", "equal", [*HIGHER, np.nan], LOSSES, LOSS_MARGIN)])
     assert wording.detail(none).startswith("no number in 1 of 17 values")
     (wild,) = judge([Claim("same loss", "equal", [1e-30, 1e30], [1e30, 1e-30], LOSS_MARGIN)], level=0.9999)

@@ -46,7 +46,7 @@ def test_skewness_matters_where_it_does_not_average_out():
 
 
 def test_few_seeds_are_told():
-    assert "Careful: fewer than five seeds hardly tell the spread." in hb.compare(LEFT[:4], RIGHT).sentence
+    assert "Careful: fewer than five seeds say little about the spread." in hb.compare(LEFT[:4], RIGHT).sentence
     assert "Careful" not in hb.compare(LEFT, RIGHT).sentence
 
 

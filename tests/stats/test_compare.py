@@ -246,7 +246,7 @@ def test_data_frames_and_series():
 @pytest.mark.parametrize(
     ("a", "b", "words"),
     [
-        ([0.7], [0.6, 0.5], "one seed does not tell the spread"),
+        ([0.7], [0.6, 0.5], "one seed says nothing about the spread"),
         ([0.5] * 4, [0.6] * 4, "without a spread between seeds there is no test"),
         ([], [0.6, 0.5], "nothing to compare yet: n = 0 against n = 2"),
         ([0.5, math.nan], [0.6, 0.5], "A has no number in 1 of 2 values"),

@@ -15,7 +15,7 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]  # headings and rows
 _MANY = 1000  # seeds: where more are needed the difference is as large as the margin, and their number a guess
 _LATEX = str.maketrans({c: f"\\{c}" for c in "_%&#${}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"})
 _NO_TEST = {
-    "one seed": ": one seed does not tell the spread",
+    "one seed": ": one seed says nothing about the spread",
     "no spread": ": without a spread between seeds there is no test",
 }
 _RACES = {"decided": "", "seeds": "all planned seeds are trained; ", "budget": "the budget is spent; "}
@@ -204,7 +204,7 @@ def _decision(test: PairTest) -> str:
     if test.margin is not None:
         bound = margin(test.margin)
         beyond = f"the difference is larger than {bound}"
-        words.append(beyond if test.is_beyond else f"equal within {bound} is not decided")
+        words.append(beyond if test.is_beyond else f"whether they are equal within {bound} is undecided")
     if test.seeds_needed is not None:
         words.append(f"{seeds(test.seeds_needed)} would decide it with power {test.power:g}")
     elif test.is_open:
@@ -257,7 +257,7 @@ def lacks_numbers(sample: Sample) -> str:
 
 def _careful(test: PairTest) -> list[str]:
     check = test.check
-    words = ["fewer than five seeds hardly tell the spread"] if check.few else []
+    words = ["fewer than five seeds say little about the spread"] if check.few else []
     for sample, places in zip((test.a, test.b), check.outliers, strict=True):
         if places:
             names = [str(sample.seeds[k] if sample.seeds is not None else k) for k in places[:3]]
