@@ -149,8 +149,9 @@ class _Pair(NamedTuple):
 def _pairs(found: FigureRuns) -> list[_Pair]:
     pairs = []
     for group in found.groups:
-        results = (found.results.get(calculation.name) for calculation in _plain(group))
-        plain = [result["test_accuracy"] for result in results if result is not None]
+        loops = _plain(group)
+        plain = [found.results[loop.name]["test_accuracy"] for loop in loops if loop.name in found.results]
+        plain = plain if len(plain) == len(loops) else []  # a claim waits for all, so that nobody looks early
         pairs.append(_Pair(group.name, found.values(group, FINAL_TEST), plain, accuracy_margin(group)))
     for network in SMALL if found.scale == "paper" else ():
         engine, loops = (found.results.get(one.name, {}).get("test_accuracy", {}) for one in _small(network))
