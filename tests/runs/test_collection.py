@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import torch
 
 import heatbath as hb
 from heatbath.runs.collection import Records, varying
@@ -61,6 +62,16 @@ def test_groups_agree_in_all_but_the_seed():
     assert [*RECORDS.groups(["lr", "nesterov"])] == ["lr 0.1, nesterov True", "lr 0.2, nesterov True"]
     assert [*RECORDS[:3].groups()] == ["all runs"]
     assert varying([one.config for one in RECORDS]) == ["protocol", "lr", "seed"]
+
+
+def test_a_task_does_not_differ_from_what_a_store_knows_of_it():
+    task = hb.Task(
+        lambda: torch.nn.Linear(2, 2),
+        (torch.randn(8, 2), torch.arange(8) % 2),
+        (torch.randn(4, 2), torch.zeros(4).long()),
+    )
+    live = hb.RunConfig(task=task, batch_size=4)
+    assert varying([live, live.with_(task=task.facts), live.with_(seed=1)]) == ["seed"]
     assert Records().groups() == {}
 
 

@@ -33,7 +33,8 @@ def list_runs(filters: Filters) -> Answer:
     """
     with open_store(filters.store) as results:
         records, names = filters.select(results), list(results.statuses())
-    return Answer([record.summary() for record in records], partial(_show_list, records, names, filters.store))
+    show = partial(_show_list, records, names, filters.store)
+    return Answer(lambda: [record.summary() for record in records], show)
 
 
 def _show_list(records: Sequence[Record], names: Sequence[str], store: Path) -> None:

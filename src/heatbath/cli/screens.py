@@ -21,7 +21,10 @@ _JOINTS = re.compile(rf"(?<=[\d.]) (?=%|(?:{_UNITS})\b)| (?=[=±] )|(?<= [=±]) 
 
 
 class Answer(NamedTuple):
-    """What a command has found: as JSON knows it, as people read it, as an exit status; and what comes after it."""
+    """What a command has found: as JSON knows it, as people read it, as an exit status; and what comes after it.
+
+    ``data`` may be a function that makes it, where that takes long.
+    """
 
     data: Any
     show: Callable[[], None]
@@ -31,7 +34,8 @@ class Answer(NamedTuple):
     def tell(self, *, as_json: bool) -> None:
         """Print it, and exit with its status."""
         if as_json:
-            write(json.dumps(self.data, indent=2, allow_nan=False))
+            data = self.data() if callable(self.data) else self.data
+            write(json.dumps(data, indent=2, allow_nan=False))
         else:
             self.show()
         self.after()
@@ -71,7 +75,8 @@ def say(*lines: str, styles: Sequence[tuple[str, int, int | None]] = (), width: 
     room = terminal_width() or width
     screen = _Console(highlight=False, markup=False, emoji=False, width=room or 240)
     with printing():
-        for line in lines:
+        # A style is one of each line; without any, one call prints ten thousand lines as fast as it prints one.
+        for line in lines if styles or not lines else ("\n".join(lines),):
             text = Text("\n".join(wrap(part, room) for part in line.split("\n")))
             for style, start, end in styles:
                 text.stylize(style, start, end)

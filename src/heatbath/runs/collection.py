@@ -162,10 +162,8 @@ def changed_tasks(records: Iterable[Record]) -> list[str]:
 
 def varying(configs: Sequence[RunConfig]) -> list[str]:
     """Return the fields in which configs differ, among those that the field does something for."""
-    settings = {config.run: config.settings() for config in configs}
-    names = settings[configs[0].run] if configs else ()
-    # By their text: 0 and False, or 1 and True, are not the same here.
-    return [name for name in names if len({str(settings[one.run][name]) for one in concerned(configs, name)}) > 1]
+    names = configs[0].settings() if configs else ()
+    return [name for name in names if len({_told_apart(getattr(one, name)) for one in concerned(configs, name)}) > 1]
 
 
 def concerned(configs: Iterable[RunConfig], name: str) -> list[RunConfig]:
@@ -176,6 +174,11 @@ def concerned(configs: Iterable[RunConfig], name: str) -> list[RunConfig]:
         if (config.protocol.kind == "random" or name not in ("law", "coupling"))
         and (config.momentum > 0.0 or name not in ("nesterov", "coupling"))
     ]
+
+
+def _told_apart(value: Any) -> tuple[type, Any]:
+    """A value with its type: 0 and False, or 1 and True, are not the same here. A task and its facts are."""
+    return (AnyTask, value.label) if isinstance(value, AnyTask) else (type(value), value)
 
 
 def _settings(record: Record) -> dict[str, Any]:
