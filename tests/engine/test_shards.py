@@ -38,7 +38,7 @@ def test_what_is_no_part_is_refused(shard):
 
 
 def test_auto_needs_an_array_and_a_part_must_have_runs():
-    with pytest.raises(ValueError, match="no task of a Slurm array"):
+    with pytest.raises(ValueError, match="not a task of a Slurm array"):
         take_shard(CONFIGS, "auto", {})
     with pytest.raises(ValueError, match="only 20 runs"):
         take_shard(CONFIGS, "21/30")

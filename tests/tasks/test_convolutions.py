@@ -44,6 +44,7 @@ def test_bias_and_relu_belong_to_the_convolution(padding, compiled):
     assert_same_function(ours, lambda *parts: layer(*parts, padding, pool=False), arguments)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of torch 2.15's own check
 def test_the_operator_keeps_the_contract_of_torch():
     arguments = [part.requires_grad_() for part in (tensor(2, 8, 4, 4), tensor(5, 8, 3, 3), tensor(5))]
     torch.library.opcheck(convolutions.convolve_relu, (*arguments, 1))

@@ -101,7 +101,7 @@ class Display:
     def timed_words(self) -> list[str]:
         """The words, with the time since the work began."""
         words = self.words
-        if self.elapsed >= 1.0:
+        if self.elapsed >= 1.0 or self.fraction == 1.0:
             words.insert(1 + any(text.endswith(" left") for text in words), f"{clock(self.elapsed)} elapsed")
         return words
 
