@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,11 @@ def compute(
         if result is None:
             inside(0.0, "")
             where = {"device": machine.choose_device(options.device), "data_dir": options.data_dir}
-            result = one.compute(one.settings, **where, progress=inside)
+            runs = _path(store, one).with_suffix("")
+            own = {"workers": options.workers, "store": runs} if one.trains else {}
+            result = one.compute(one.settings, **where, **own, progress=inside)
             _write(_path(store, one), one.settings, result)
+            shutil.rmtree(runs, ignore_errors=True)
         results[one.name] = result
         before += one.seconds
     return results

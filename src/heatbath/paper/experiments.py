@@ -31,6 +31,7 @@ class Calculation:
     settings: Mapping[str, Any]  # all that decides the result, in the types of JSON
     compute: Callable[..., dict[str, Any]] = field(compare=False)  # of settings, ``device``, ``data_dir``, ``progress``
     seconds: float = 1.0  # about how long it takes, for the progress
+    trains: bool = False  # whether ``compute`` also takes ``workers``, and a ``store`` for runs that go on after a kill
 
     @property
     def name(self) -> str:

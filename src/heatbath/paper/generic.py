@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +45,13 @@ MARGINS = {"loss": 0.02, "accuracy": 0.002}  # of a logarithm, and of a share: w
 
 
 def train_protocols(
-    settings: Mapping[str, Any], *, device: str, data_dir: Any, progress: ProgressCallback
+    settings: Mapping[str, Any],
+    *,
+    device: str,
+    data_dir: Any,
+    progress: ProgressCallback,
+    workers: int | None = 1,
+    store: Path | None = None,
 ) -> dict[str, Any]:
     """Train all protocols and seeds of a task at one rate; return what each ends with, by protocol and seed."""
     from heatbath.engine.run import run
@@ -56,7 +63,11 @@ def train_protocols(
     base, seeds = RunConfig(task=task, **knobs), settings["seeds"]
     runs = sweep(base, protocol=settings["protocols"], seed=range(seeds))
     records = run(
-        runs, device=device, workers=1, progress=lambda at: progress(at.runs_done / at.runs_total, settings["task"])
+        runs,
+        store,
+        device,
+        workers=workers,
+        progress=lambda at: progress(at.runs_done / at.runs_total, settings["task"]),
     )
     found = {metric: np.asarray([record.final(metric) for record in records]) for metric in _METRICS.values()}
     return {
@@ -71,7 +82,7 @@ def _calculation(scale: Scale, task: str, rate: float) -> Calculation:
     settings |= {"batch_size": arena.batch_size, "momentum": 0.9, "nesterov": True, "weight_decay": 0.0}
     settings |= {"epochs": EPOCHS, "protocols": list(PROTOCOLS), "seeds": SEEDS[scale]}
     seconds = arena.seconds * len(PROTOCOLS) * SEEDS[scale]
-    return Calculation(f"{arena.title}, l = {rate:g}", settings, train_protocols, seconds)
+    return Calculation(f"{arena.title}, l = {rate:g}", settings, train_protocols, seconds, trains=True)
 
 
 def _tasks(scale: Scale) -> Sequence[str]:

@@ -47,7 +47,7 @@ def calculation(network: str, batch_size: int) -> Calculation:
     # An epoch of twice the batch size has half the steps: twice the epochs have the same summed rate.
     settings |= {"epochs": arena.epochs * batch_size // 64, "protocols": ["constant"], "seeds": arena.seeds}
     seconds = arena.seeds * arena.seconds * batch_size / sum(_BATCH_SIZES)
-    return Calculation(f"{arena.title}, C = {batch_size}", settings, train_protocols, seconds)
+    return Calculation(f"{arena.title}, C = {batch_size}", settings, train_protocols, seconds, trains=True)
 
 
 def _ends(found: FigureRuns, network: str, metric: str) -> list[list[float]]:
