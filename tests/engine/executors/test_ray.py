@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -108,6 +110,30 @@ def test_a_run_that_kills_every_worker_ends_the_call(cluster, tmp_path, monkeypa
 def test_an_address_that_does_not_answer(tmp_path):
     with pytest.raises(OSError, match=r"no Ray cluster at 127\.0\.0\.1:1"):
         run(CONFIGS, tmp_path, "cpu", executor="ray:127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "the server there is not one of Ray"), (b"", "timed out")],
+)
+def test_a_server_that_is_not_of_ray(answer, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(executor, "_ANSWER", 0.5)
+    asked = threading.Event()
+
+    def serve():
+        caller, _ = server.accept()
+        with caller:
+            caller.sendall(answer)
+            asked.wait(10.0)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        where = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(OSError, match=rf"^no Ray cluster at {where}: {words}$"):
+            run(CONFIGS, tmp_path, "cpu", executor=f"ray:{where}")
+        asked.set()
+        thread.join()
 
 
 def test_a_cluster_with_another_python_is_refused_in_one_line(cluster, tmp_path, monkeypatch):

@@ -29,6 +29,9 @@ from heatbath.engine.options import Options
 _ANSWER = 10.0  # seconds for a cluster to answer
 _PATIENCE = 120.0  # seconds for a node of it to have a place, and to import torch there
 
+_SETTINGS = b"\x04"  # the kind of the first frame that each side of HTTP/2 sends; here it sets nothing
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
+
 
 class RayCluster(Remote):
     """The nodes of a Ray cluster, at most ``workers`` of them at a time. Ray ends the work of a driver that is gone.
@@ -133,10 +136,17 @@ def _connect(address: str | None, options: Options) -> None:
 
 
 def _knock(address: str) -> None:
-    """Raise if nobody answers at an address: Ray itself would try for minutes."""
+    """Raise if nobody answers at an address, or not in HTTP/2, which Ray speaks: Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER).close()
+    if not port.isdigit():
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER) as line:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":
+            return
+        line.sendall(_GREETING)
+        answer = line.recv(9, socket.MSG_WAITALL)
+    if answer[3:4] != _SETTINGS:
+        raise OSError("the server there is not one of Ray")
 
 
 def _first_sentence(error: Exception) -> str:
