@@ -13,6 +13,7 @@ from heatbath.paper import (
     find_experiments,
     gaussian_noise,
     generic,
+    network_temperature,
     plain_loop,
     reshuffling,
     small_regularisation,
@@ -248,3 +249,29 @@ def test_small_networks_have_equal_summed_rates_in_all_arms():
     for network in range(3):
         hot, _, cold = steps[3 * network : 3 * network + 3]
         assert cold == pytest.approx(hot, rel=0.01)
+
+
+@pytest.mark.parametrize(("motion", "expected"), [(1.0, "confirmed"), (1.5, "contradicted")])
+def test_a_network_is_as_hot_as_its_velocities(motion, expected):
+    results, random = {}, Random(0)
+    for one in network_temperature.EXPERIMENT.calculations("paper"):
+        noise = 2.0 if one.settings["law"] == "constant" else 3.0
+        numbers = {"temperature": noise, "kinetic_temperature": motion * noise * random.gauss(1.0, 0.001)}
+        numbers |= {"equilibrium_ratio": motion + random.gauss(0.0, 0.001)}
+        row = numbers | {"equilibrium_low": motion - 0.1, "equilibrium_high": motion + 0.1}
+        results[one.name] = {"readings": [row | {"step": step} for step in range(60)]}
+    figure = network_temperature.EXPERIMENT.figure({}, "paper", results=results)
+    verdicts = {verdict.claim: verdict.outcome for verdict in figure.verdicts}
+    assert len(verdicts) == 10
+    assert {outcome for claim, outcome in verdicts.items() if "hotter" not in claim} == {expected}
+    assert {outcome for claim, outcome in verdicts.items() if "hotter" in claim} == {"confirmed"}
+    assert len(figure.panels) == 6
+
+
+def test_the_readings_of_a_network_feel_its_weight_decay():
+    one = network_temperature.calculation("cnn", "random", 0)
+    small = {**one.settings, "model": "mlp", "dataset": "mnist5k", "epochs": 1, "readings": 3}
+    where = {"device": "cpu", "data_dir": None, "progress": lambda _fraction, _what: None}
+    found = [one.compute({**small, "weight_decay": decay}, **where)["readings"] for decay in (0.0, 5e-3)]
+    assert len(found[0]) == len(found[1]) >= 3
+    assert found[0][-1]["kinetic_temperature"] != found[1][-1]["kinetic_temperature"]

@@ -19,6 +19,7 @@ from heatbath.paper import (
     gaussian_noise,
     generic,
     laws,
+    network_temperature,
     period,
     plain_loop,
     regularisation,
@@ -40,7 +41,10 @@ _BEYOND = (
     *(fair_control.FAIR_CONTROL, fair_control.COUPLING, laws.EQUAL_VARIANCE, laws.DELTA),
     *(collapse.COLLAPSE, collapse.EQUAL_SUMS, period.EXPERIMENT, temperature.EXPERIMENT, theory_checks.EXPERIMENT),
 )
-_PLANNED = (reshuffling, regularisation, plain_loop, gaussian_noise, adamw_batch, generic, small_regularisation)
+_PLANNED = (
+    *(reshuffling, regularisation, plain_loop, gaussian_noise),
+    *(adamw_batch, generic, small_regularisation, network_temperature),
+)
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*_FIGURES, *_BEYOND)}
 PLANNED: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _PLANNED}

@@ -16,7 +16,7 @@ _SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 3, "paper": 3}
 _EPOCHS: dict[Scale, int] = {"smoke": 4, "laptop": 30, "paper": 180}
 _READINGS: dict[Scale, int] = {"smoke": 20, "laptop": 60, "paper": 180}
 MARGIN = 0.2  # of a ratio about 1
-_KINDS = {
+KINDS = {
     "constant": ({"law": "constant", "coupling": "gradient"}, CONSTANT),
     "random": ({"law": "uniform:1.0", "coupling": "gradient"}, RANDOM),
     "random update": ({"law": "uniform:1.0", "coupling": "update"}, 6),
@@ -27,7 +27,7 @@ Readings = list[dict[str, Any]]
 def measure_temperatures(
     settings: Mapping[str, Any], *, device: str, data_dir: Any, progress: ProgressCallback
 ) -> dict[str, Any]:
-    """Train the perceptron and return the thermometer's readings."""
+    """Train a network and return the thermometer's readings."""
     import torch
 
     from heatbath.studies.measurement import measure_training
@@ -36,7 +36,8 @@ def measure_temperatures(
     names = ("lr", "batch_size", "momentum", "nesterov", "law", "coupling")
     where = {"device": device, "data_dir": data_dir, "progress": progress}
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # steps of a perceptron are too short to be shared out
+    if settings["model"] == "mlp":
+        torch.set_num_threads(1)  # steps of a perceptron are too short to be shared out
     try:
         found = measure_training(
             Thermostat(*(settings[name] for name in names)),
@@ -44,6 +45,7 @@ def measure_temperatures(
             settings["dataset"],
             at_epochs=[settings["epochs"]],
             samples=8,
+            weight_decay=settings.get("weight_decay", 0.0),
             **{name: settings[name] for name in ("epochs", "readings", "seed")},
             **where,
         )
@@ -59,7 +61,7 @@ def _calculations(scale: Scale) -> Sequence[Calculation]:
     cost = 60.0 if scale == "paper" else 0.06 * _EPOCHS[scale]
     return [
         Calculation(f"{label}, seed {seed}", {**common, **knobs, "seed": seed}, measure_temperatures, cost)
-        for label, (knobs, _) in _KINDS.items()
+        for label, (knobs, _) in KINDS.items()
         for seed in range(_SEEDS[scale])
     ]
 
@@ -68,15 +70,19 @@ def _readings(found: FigureRuns) -> dict[str, list[Readings]]:
     """The readings of each kind of run, a list for each seed; an empty one for a seed that is not computed."""
     results = [found.results.get(one.name, {}) for one in _calculations(found.scale)]
     readings, seeds = [list(result.get("readings", ())) for result in results], _SEEDS[found.scale]
-    return {label: readings[k * seeds : (k + 1) * seeds] for k, label in enumerate(_KINDS)}
+    return {label: readings[k * seeds : (k + 1) * seeds] for k, label in enumerate(KINDS)}
 
 
 def _claims(found: FigureRuns) -> list[Judgeable]:
-    by_label = {label: [run for run in runs if run] for label, runs in _readings(found).items()}
-    hot = "The velocities are as hot as the gradient noise says, {}: the ratio of the two temperatures is 1"
-    still = "At the end the training is at equilibrium, {}: dissipation balances fluctuation"
+    return claim_temperatures({label: [run for run in runs if run] for label, runs in _readings(found).items()})
+
+
+def claim_temperatures(by_label: Mapping[str, Sequence[Readings]], of: str = "") -> list[Judgeable]:
+    """What is claimed of the readings of a constant and a random rate, a list for each seed; `of` begins each claim."""
+    hot = f"{of}The velocities are as hot as the gradient noise says, {{}}: the ratio of the two temperatures is 1"
+    still = f"{of}At the end the training is at equilibrium, {{}}: dissipation balances fluctuation"
     ratios = {label: [run[-1]["equilibrium_ratio"] for run in runs] for label, runs in by_label.items()}
-    hotter = "The velocities of the random rate are hotter than those of the constant one of equal mean"
+    hotter = f"{of}The velocities of the random rate are hotter than those of the constant one of equal mean"
     random, constant = ([_late_motion(run) for run in by_label[label]] for label in ("random", "constant"))
     return [
         *(near(hot.format(label), list(map(_agreement, runs)), 1.0, MARGIN) for label, runs in by_label.items()),
@@ -105,7 +111,11 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _panels(found: FigureRuns) -> list[Panel]:
-    first = {label: runs[0] if runs else [] for label, runs in _readings(found).items()}
+    return draw_temperatures({label: runs[0] if runs else [] for label, runs in _readings(found).items()})
+
+
+def draw_temperatures(first: Mapping[str, Readings], of: str = "") -> list[Panel]:
+    """The readings of one run of each kind; `of` begins each title."""
     seen, axis = "One run of each; the others differ in their seed. ", "temperature T per direction"
     formula, cooling = "T = l F tr S1 / (2 C (1 - mu) d).", "It reads too hot while the loss falls."
     noise, motion = (_series(first, key) for key in ("temperature", "kinetic_temperature"))
@@ -115,9 +125,9 @@ def _panels(found: FigureRuns) -> list[Panel]:
         ratios.append(Series("equilibrium", (min(steps), max(steps)), (1.0, 1.0), colour=SPARE))
     balance = "Dissipation over fluctuation with its 95 % interval: 1 in every stationary state, and in others."
     return [
-        Panel("From the gradient noise", "steps", axis, tuple(noise), y_log=True, note=seen + formula),
-        Panel("From the velocity", "steps", axis, tuple(motion), y_log=True, note=seen + cooling),
-        Panel("Is it at equilibrium?", "steps", "equilibrium ratio", tuple(ratios), note=balance),
+        Panel(f"{of}From the gradient noise", "steps", axis, tuple(noise), y_log=True, note=seen + formula),
+        Panel(f"{of}From the velocity", "steps", axis, tuple(motion), y_log=True, note=seen + cooling),
+        Panel(f"{of}Is it at equilibrium?", "steps", "equilibrium ratio", tuple(ratios), note=balance),
     ]
 
 
@@ -129,7 +139,7 @@ def _series(readings: Mapping[str, Readings], key: str) -> list[Series]:
         rows = [row for row in every if row[key] is not None and (ends[0] or row[key] > 0.0)]
         steps = tuple(float(row["step"]) for row in rows)
         y, low, high = (tuple(row[name] for row in rows) if name else None for name in (key, *ends))
-        series.append(Series(label, steps, y or (), low, high, colour=_KINDS[label][1]))
+        series.append(Series(label, steps, y or (), low, high, colour=KINDS[label][1]))
     return series
 
 
