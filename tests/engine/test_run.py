@@ -42,6 +42,24 @@ def test_what_is_finished_is_not_repeated(engine, tmp_path):
     assert os.listdir(tmp_path / "checkpoints") == os.listdir(tmp_path / "owners") == []
 
 
+def test_what_a_kill_after_the_last_epoch_left_is_removed(engine, tmp_path):
+    kept = {}
+
+    def keep(_state):
+        kept.update({file: file.read_bytes() for file in (tmp_path / "checkpoints").glob("*.checkpoint")})
+
+    records = run(CONFIGS[:2], tmp_path, "cpu", progress=keep)
+    owner, *_ = next(iter(kept)).name.split(".")
+    for file, content in kept.items():
+        file.write_bytes(content)
+    (tmp_path / "checkpoints" / f"{owner}.9.0.partial").write_bytes(b"HEATBAT2")
+    (tmp_path / "owners" / f"{owner}.lock").touch()
+    trained = len(engine.trained)
+    assert run(CONFIGS[:2], tmp_path, "cpu") == records
+    assert len(engine.trained) == trained
+    assert os.listdir(tmp_path / "checkpoints") == os.listdir(tmp_path / "owners") == []
+
+
 def test_a_damaged_run_is_trained_again(engine, tmp_path):
     before = run(CONFIGS, tmp_path / "store", "cpu")
     with closing(sqlite3.connect(tmp_path / "store" / Store.FILE)) as connection, connection:

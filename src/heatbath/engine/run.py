@@ -124,6 +124,8 @@ def complete(
                     raise OSError(no_space(results.path)) from None
                 raise
             records = {record.run: record for record in results.records(config.run for config in asked)}
+        else:
+            results.clean()
     # With the configs that were asked for, whose tasks have their code.
     return Records(replace(records[config.run], config=config) for config in asked)
 

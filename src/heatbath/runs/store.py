@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from heatbath.runs import export, old_rows, rows
+from heatbath.runs.checkpoints import Shelf
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.database import Database
 from heatbath.runs.records import ENDED, Epoch, Origin, Record
-from heatbath.system.locks import Owner
+from heatbath.system.locks import Owner, tidy
 
 Verdict: TypeAlias = Literal["added", "improved", "differing", "busy", "known"]
 _ORDER = get_args(Verdict)
@@ -158,6 +159,16 @@ class Store(Database):
         with suppress(OSError), self.transaction() as connection:
             held = rows.sound_rows(connection, "owner = ? AND status = 'running'", (owner.name,))
             rows.write_rows(connection, [row._replace(status="pending", owner=None) for row in held])
+
+    def clean(self) -> None:
+        """Remove what a process left that was killed when all its runs had ended; no run is touched."""
+        if not any(self.owners.glob("*.lock")):
+            return
+        with suppress(OSError):  # others may be at work, or the folder be another user's
+            tidy(self.owners)
+            shelf = Shelf(self.checkpoints)
+            shelf.clean(run for run, status in self.statuses().items() if status in ENDED)
+            shelf.remove_partial(self.is_alive)
 
     def merge(self, other: str | os.PathLike[str]) -> Merged:
         """Take over the runs of another store, or of a file of `heatbath.runs.export.write_lines`; neither is changed.
