@@ -54,6 +54,19 @@ def test_locks_of_one_machine_alone_are_refused(tmp_path, monkeypatch, kind, opt
         check_locks(tmp_path / "runs", "runs")
 
 
+@pytest.mark.parametrize("kind", ["fuse", "fuse.glusterfs", "fuse.juicefs"])
+def test_a_disk_that_keeps_old_pages_is_refused(tmp_path, monkeypatch, kind):
+    pretend(monkeypatch, write_table(tmp_path / "mounts", tmp_path, kind))
+    with pytest.raises(OSError, match=rf"^runs is on a network disk \({kind}\) that may show .*: give --store"):
+        check_locks(tmp_path / "runs", "runs")
+
+
+@pytest.mark.parametrize("kind", ["fuse.ceph-fuse", "fuse.gocryptfs"])
+def test_a_disk_of_fuse_that_shows_what_is_there_is_taken(tmp_path, monkeypatch, kind):
+    pretend(monkeypatch, write_table(tmp_path / "mounts", tmp_path, kind))
+    check_locks(tmp_path / "runs", "runs")
+
+
 def test_a_disk_whose_locks_fail_is_refused_and_nothing_left(tmp_path, monkeypatch):
     table = write_table(tmp_path / "mounts", tmp_path, options="rw,local_lock=none")
     pretend(monkeypatch, table)

@@ -16,6 +16,9 @@ _NETWORK = re.compile(
     r"|vboxsf|vmhgfs|prl_fs|fuse(\..*)?"
 )
 _OWN_LOCKS = re.compile(r"davfs|vboxsf|fuse\.(sshfs|s3fs|rclone|gcsfuse|goofys|mount-s3)")
+# A mount of FUSE keeps pages that another machine has replaced, and SQLite would write them back. Not these: the first
+# is told by its server, the others belong to one machine.
+_CURRENT_FUSE = re.compile(r"fuse\.(ceph-fuse|gocryptfs|encfs|cryfs|mergerfs|bindfs|unionfs|fuse-overlayfs)")
 _OWN_LOCK_OPTIONS = re.compile(r"nolock|local_lock=(all|flock|posix)|localflock|nobrl")
 
 
@@ -51,8 +54,9 @@ def find_disk(path: Path) -> Disk:
 
 
 def check_locks(folder: Path, named: Path) -> None:
-    """Refuse a network disk whose locks other machines do not see, or that has none; ``named`` is the caller's name.
+    """Refuse a network disk whose locks or writes other machines do not see, or that has no locks.
 
+    ``named`` is the caller's name of the folder.
     Nothing is left behind, and the folder need not be there yet.
     """
     disk = find_disk(folder)
@@ -60,6 +64,8 @@ def check_locks(folder: Path, named: Path) -> None:
         return
     own = [disk.kind] if _OWN_LOCKS.fullmatch(disk.kind) else [*filter(_OWN_LOCK_OPTIONS.fullmatch, disk.options)]
     why = f"whose locks other machines do not see ({own[0]})" if own else ""
+    if not why and disk.kind.startswith("fuse") and not _CURRENT_FUSE.fullmatch(disk.kind):
+        why = "that may show a machine what another has replaced"
     there = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
     with tempfile.TemporaryFile(dir=there) as file:
         try:
