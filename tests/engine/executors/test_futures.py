@@ -10,6 +10,7 @@ import socket
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 
+import loky
 import pytest
 import torch
 from torch import nn
@@ -44,6 +45,10 @@ def processes(count, initializer=None):
     return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer)
 
 
+def loky_processes(count, initializer=None):
+    return loky.ProcessPoolExecutor(count, initializer=initializer)
+
+
 def test_processes_give_the_records_of_this_one(expected, short_slices, tmp_path):
     with processes(2) as pool:
         records = run(REAL, tmp_path, "cpu", executor=pool)
@@ -76,7 +81,8 @@ def test_another_worker_restores_the_stack(engine, short_slices, tmp_path):
     assert curves(records) == alone(CONFIGS[:2])
 
 
-def test_a_killed_process_breaks_the_pool_and_a_new_one_goes_on(expected, short_slices, tmp_path):
+@pytest.mark.parametrize("processes", [processes, loky_processes])
+def test_a_killed_process_breaks_the_pool_and_a_new_one_goes_on(processes, expected, short_slices, tmp_path):
     words = r"^the executor has broken: a worker of it died.* is safe, and the same call with a new executor goes on"
     with processes(1, kill_in_the_third_epoch) as pool, pytest.raises(OSError, match=words) as raised:
         run(REAL, tmp_path, "cpu", executor=pool)
