@@ -1,12 +1,22 @@
 """Temperature along the training, and the theory against the algorithm."""
 
 import json
+import shutil
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
+import heatbath as hb
+from heatbath.engine.options import Options
 from heatbath.paper import EXPERIMENTS, Calculation, theory_checks
+from heatbath.paper.calculations import compute as compute_all
 from heatbath.paper.calculations import copy_results, damaged_results
+from heatbath.runs.store import Store
 from heatbath.stats import wording
+from heatbath.system.locks import Owner
 
 
 def readings(temperature, ratio, motion):
@@ -138,6 +148,29 @@ def test_what_is_not_computed_yet_counts_in_the_family(factors_found):
     assert before[0] == after[0]
     assert before[1].claim == after[1].claim
     assert wording.detail(before[1]).startswith("nothing to compare yet")
+
+
+def test_a_process_that_trains_the_same_may_be_done_first(tmp_path):
+    """It waits for the other's last run when the other writes the result and removes the store that both work in."""
+    task = hb.Task(lambda: nn.Linear(2, 2), (torch.eye(2), [0, 1]), (torch.eye(2), [0, 1]), name="two points")
+    runs = [hb.RunConfig(task=task, batch_size=1, epochs=1)]
+
+    def train(_settings, *, store, **_):
+        with Store(store) as opened, closing(Owner(opened.owners)) as other:
+            opened.add(runs)
+            opened.claim([runs[0].run], other)
+
+            def be_done(_progress):
+                copy_results(tmp_path / "other", tmp_path)
+                shutil.rmtree(store)
+
+            return {"runs": len(hb.run(runs, store, "cpu", progress=be_done))}
+
+    one = Calculation("two points", {"kind": "test"}, train, trains=True)
+    alone = replace(one, compute=lambda *_, **__: {"runs": 1}, trains=False)
+    options = Options(device="cpu")
+    expected = compute_all([alone], tmp_path / "other", options, lambda *_: None)
+    assert compute_all([one], tmp_path, options, lambda *_: None) == expected == {one.name: {"runs": 1}}
 
 
 def test_a_flipped_bit_in_a_result_is_noticed(tmp_path):

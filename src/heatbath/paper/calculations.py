@@ -38,9 +38,15 @@ def compute(
             where = {"device": machine.choose_device(options.device), "data_dir": options.data_dir}
             runs = _path(store, one).with_suffix("")
             own = {"workers": options.workers, "store": runs} if one.trains else {}
-            result = one.compute(one.settings, **where, **own, progress=inside)
-            _write(_path(store, one), one.settings, result)
-            shutil.rmtree(runs, ignore_errors=True)
+            try:
+                result = one.compute(one.settings, **where, **own, progress=inside)
+            except OSError:
+                result = _cached(store, one)  # of another process, which then removed the runs that both trained
+                if result is None:
+                    raise
+            else:
+                _write(_path(store, one), one.settings, result)
+                shutil.rmtree(runs, ignore_errors=True)
         results[one.name] = result
         before += one.seconds
     return results
