@@ -2,11 +2,13 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,7 @@ from heatbath.runs.configs import RunConfig, sweep
 ray = pytest.importorskip("ray")
 executor = pytest.importorskip("heatbath.engine.executors.ray")
 
+MEMORY = {"object_store_memory": 80 * 2**20}
 CONFIGS = sweep(RunConfig(epochs=6, batch_size=100), seed=range(4))
 DRIVER = """
 import json, sys
@@ -42,14 +45,24 @@ def short_letters(monkeypatch):
 
 @pytest.fixture(scope="module")
 def cluster():
+    yield from start_cluster()
+
+
+@pytest.fixture
+def watchful_cluster(cluster):
+    """One that gives up nodes that do not answer after seconds instead of a minute."""
+    often = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_timeout_ms": 1000}
+    yield from start_cluster(_system_config=often | {"health_check_failure_threshold": 4})
+
+
+def start_cluster(**settings):
     """Three nodes: the first is the head, and has no place for work."""
     from ray.cluster_utils import Cluster
 
-    settings = {"object_store_memory": 80 * 2**20}
-    head = {"num_cpus": 0, "node_ip_address": "127.0.0.2", "include_dashboard": False, **settings}
+    head = {"num_cpus": 0, "node_ip_address": "127.0.0.2", "include_dashboard": False, **MEMORY, **settings}
     started = Cluster(initialize_head=True, head_node_args=head)
     for last in (3, 4):
-        started.add_node(num_cpus=1, node_ip_address=f"127.0.0.{last}", **settings)
+        started.add_node(num_cpus=1, node_ip_address=f"127.0.0.{last}", **MEMORY)
     yield started
     ray.shutdown()
     started.shutdown()
@@ -77,7 +90,7 @@ def test_a_killed_driver_leaves_no_work_behind_and_the_same_call_goes_on(cluster
 
 
 def test_a_killed_node_costs_what_was_not_saved(cluster, expected, short_letters, tmp_path):
-    victim = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.5", object_store_memory=80 * 2**20)
+    victim = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.5", **MEMORY)
     said, killed = [], []
 
     def kill_a_node(progress):
@@ -91,6 +104,35 @@ def test_a_killed_node_costs_what_was_not_saved(cluster, expected, short_letters
     assert killed
     assert curves(records) == expected
     assert all("lost" in message or "trains" in message or "go on" in message for message in said)
+
+
+def test_a_node_that_vanishes_holds_up_nobody(watchful_cluster, expected, short_letters, tmp_path):
+    """It takes no leave: its connections stay open, as those of a machine that has been switched off."""
+    victim = watchful_cluster.add_node(num_cpus=1, node_ip_address="127.0.0.5", **MEMORY)
+    said, stopped = [], []
+
+    def stop_a_node(progress):
+        said.append(progress.message or "")
+        if progress.epochs_done >= 4 and not stopped:
+            stopped.extend(family(victim.all_processes["raylet"][0].process.pid))
+            for process in stopped:
+                os.kill(process, signal.SIGSTOP)
+
+    try:
+        records = run(CONFIGS, tmp_path, "cpu", executor=f"ray:{watchful_cluster.address}", progress=stop_a_node)
+    finally:
+        for process in stopped:
+            os.kill(process, signal.SIGKILL)
+    assert curves(records) == expected
+    assert any("its node has vanished" in message for message in said)
+
+
+def family(process):
+    """A process and all its descendants."""
+    yield process
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            yield from family(int(child))
 
 
 def test_without_short_letters_the_records_are_the_same(cluster, expected, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,8 +28,10 @@ from heatbath.engine.jobs import Ended, Job, Outcome
 from heatbath.engine.options import Options
 
 _ANSWER = 10.0  # seconds for a cluster to answer
+_LOOK = 3.0  # seconds between two looks at which nodes there are
 _PATIENCE = 120.0  # seconds for a node of it to have a place, and to import torch there
 
+_TOKEN = "; if it asks for a token, set RAY_AUTH_MODE=token here and on its nodes"
 _SETTINGS = b"\x04"  # the kind of the first frame that each side of HTTP/2 sends; here it sets nothing
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
 
@@ -50,6 +53,9 @@ class RayCluster(Remote):
         on_cpu = options.device == "cpu" or not ray.cluster_resources().get("GPU")
         self._needs: dict[str, Any] = {"num_cpus": 1} if on_cpu else {"num_gpus": 1}
         self._busy: dict[Any, Job] = {}
+        self._nodes: dict[Any, str] = {}  # on which each stream is trained, once it has said so
+        self._alive: set[str] = set()
+        self._next_look = 0.0
 
     def ask_worker(self) -> WorkerFacts:
         """Return what a worker says of its machine."""
@@ -76,23 +82,26 @@ class RayCluster(Remote):
                 self._submit(job)
             if not self._busy:
                 return
-            ready, _ = ray.wait(list(self._busy), num_returns=1, timeout=_PATIENCE, fetch_local=False)
+            # What is ready is here: to fetch it from a machine that has been switched off would hold up all others.
+            ready, _ = ray.wait(list(self._busy), num_returns=1, timeout=_LOOK)
             for stream in ready:
                 job = self._busy[stream]
                 for outcome in self._next(stream, job):
                     if isinstance(outcome, Ended):
-                        del self._busy[stream]
+                        self._forget(stream)
                     if isinstance(outcome, Ended) and outcome.how == "no data":
                         self._submit(job, [ray.put(self.lend(job, outcome.reason))])
                     else:
                         yield job, outcome
+            for stream in self._vanished():
+                self._cancel(stream)
+                yield self._forget(stream), Ended("lost", "its node has vanished")
             yield None
 
     def close(self) -> None:
         """Cancel what is being trained, and end a cluster of our own."""
         for stream in self._busy:
-            with suppress(exceptions.RayError, ValueError):
-                ray.cancel(stream, force=True)
+            self._cancel(stream)
         self._busy.clear()
         if self._own:
             ray.shutdown()
@@ -101,21 +110,46 @@ class RayCluster(Remote):
         stream = ray.remote(num_returns="streaming", max_retries=0, **self._needs)(_train)
         self._busy[stream.remote(pack(job, self.options), *data)] = job
 
+    def _cancel(self, stream: Any) -> None:
+        with suppress(exceptions.RayError, ValueError):
+            ray.cancel(stream, force=True)
+
+    def _forget(self, stream: Any) -> Job:
+        self._nodes.pop(stream, None)
+        return self._busy.pop(stream)
+
+    def _vanished(self) -> list[Any]:
+        """The streams from nodes that Ray has given up. It waits for minutes more for those that took no leave.
+
+        A stream that has not said where it is may have been on its way there.
+        """
+        if time.monotonic() < self._next_look:
+            return []
+        self._next_look = time.monotonic() + _LOOK
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        fewer, self._alive = bool(self._alive - alive), alive
+        nodes = self._nodes
+        return [stream for stream in self._busy if (nodes[stream] not in alive if stream in nodes else fewer)]
+
     def _next(self, stream: Any, job: Job) -> Iterator[Outcome]:
         """The next outcomes of a job, up to its end."""
         try:
-            letter: list[Delivery] = ray.get(next(stream))
+            letter: str | list[Delivery] = ray.get(next(stream))
         except exceptions.RayTaskError as error:
             raise _plain(error) from None
         except exceptions.RayError as error:
             yield Ended("lost", _first_sentence(error))
             return
+        if isinstance(letter, str):
+            self._nodes[stream] = letter
+            return
         for delivery in letter:
             yield keep(delivery, job, self.checkpoints)
 
 
-def _train(packed: bytes, data: list[Any] | None = None) -> Iterator[list[Delivery]]:
+def _train(packed: bytes, data: list[Any] | None = None) -> Iterator[str | list[Delivery]]:
     """On a worker: what the driver lends lies in the object store of the node, once for all its workers."""
+    yield ray.get_runtime_context().get_node_id()
     yield from train_parcel(packed, None if data is None else ray.get(data[0]))
 
 
@@ -129,7 +163,9 @@ def _connect(address: str | None, options: Options) -> None:
         else:
             ray.init(num_cpus=options.workers, include_dashboard=False, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
-        raise OSError(f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())}") from None
+        # Ray raises this very class, where somebody has answered the knock.
+        hint = _TOKEN if type(error) is ConnectionError and "RAY_AUTH_MODE" not in os.environ else ""
+        raise OSError(f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())}{hint}") from None
     except KeyboardInterrupt:
         ray.shutdown()  # half of it is there, and would bring this process down when it ends
         raise
