@@ -15,6 +15,8 @@ from heatbath.paper import EXPERIMENTS
 from heatbath.paper.generic import MARGINS
 from heatbath.report.panels import FigureData
 from heatbath.stats import wording
+from heatbath.theory import quadratic, shuffled
+from heatbath.thermostat import Thermostat
 
 _SIGNS = {"confirmed": "✓", "contradicted": "✗", "undecided": "?"}
 _TOLD = ("model", "data", "mean rate l", "batch size C", "momentum mu", "weight decay", "epochs", "runs per group")
@@ -72,7 +74,28 @@ def reshuffling() -> SimpleNamespace:
         "deep_heat": ("perceptron", "arms of equal temperature"),
         "still": ("perceptron", "twice the summed rate"),
     }
-    return SimpleNamespace(**{name: verdict("reshuffling", *some) for name, some in words.items()})
+    panels = {panel.title: panel for panel in planned()["reshuffling"].panels}
+    over = {}
+    for sampling in ("replacement", "shuffled"):
+        measured, predicted = panels[f"softmax regression, {sampling}"].series
+        check(all(1.0 < a / b < 1.06 for a, b in zip(measured.y, predicted.y, strict=True)), "1 to 5 % above")
+        over = dict(zip(measured.x, measured.y, strict=True))  # the last is shuffled
+    share = over["random"] / over["constant 4/3 l"] - 1.0
+    return SimpleNamespace(share=share, **{name: verdict("reshuffling", *some) for name, some in words.items()})
+
+
+def theory() -> SimpleNamespace:
+    """Return the largest stable rates at momentum 0.9, and how much hotter an arm of experiment 8 is than another."""
+    stable = {
+        name: quadratic.largest_stable_rate(Thermostat(0.1, 1, 0.9, nesterov, law), 1.0)
+        for nesterov, kind in ((False, ""), (True, "nesterov_"))
+        for law, name in (("constant", f"{kind}constant"), ("uniform:1", f"{kind}random"))
+    }
+    hot, cold = (
+        shuffled.stationary_moments(Thermostat(0.01, size, 0.9, True, "constant"), 1e-4, 1.0, 5000 // size)[0, 0]
+        for size in (32, 128)
+    )
+    return SimpleNamespace(arms=hot / cold, **stable)
 
 
 def heat() -> SimpleNamespace:

@@ -79,6 +79,7 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "gaussian": figure_sections.gaussian,
     "reshuffling": figure_sections.reshuffling,
     "heat": figure_sections.heat,
+    "theory": figure_sections.theory,
     "adamw": figure_sections.adamw,
     "plain_loop": figure_sections.plain_loop,
     "planned_counts": figure_sections.planned_counts,

@@ -22,7 +22,9 @@ Key = tuple[str, str]  # the name of a figure and its claim
 
 def claims() -> SimpleNamespace:
     """Return how many claims there are of each outcome, and their table."""
-    counts: Counter[str] = Counter(one.outcome for figure in figures().values() for one in figure.verdicts)
+    everything = [one for figure in figures().values() for one in figure.verdicts]
+    by_plan, later = (Counter(one.outcome for one in everything if one.planned == planned) for planned in (True, False))
+    families = {(figure.name, one.planned) for figure in figures().values() for one in figure.verdicts}
     shaken = [
         one.evidence
         for name in ("coupling", "delta")
@@ -31,9 +33,11 @@ def claims() -> SimpleNamespace:
     ]
     check(len(shaken) == 2 and shaken[0] == shaken[1], "some claims of two families are one comparison")
     return SimpleNamespace(
-        total=sum(counts.values()),
-        **counts,
-        families=sum(bool(figure.verdicts) for figure in figures().values()),
+        total=len(everything),
+        undecided=by_plan["undecided"] + later["undecided"],
+        by_plan=SimpleNamespace(total=by_plan.total(), **by_plan),
+        later=SimpleNamespace(total=later.total(), **later),
+        families=len(families),
         table=verdict_table(list(figures().values())).rstrip(),
     )
 
