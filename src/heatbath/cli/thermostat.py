@@ -71,7 +71,7 @@ def _show(rows: dict[str, Thermostat], diffusion: float, regime: dict[str, Any],
     print_table(("", "lr", "batch", "momentum", "law", "T", "T / given"), lines)
     say("")
     if own.sampling == "shuffled":
-        told = "Reshuffled epochs: T is that of directions that relax in far less than one; those that take many are at "
+        told = "Reshuffled epochs: T is that of directions that relax in far less than one; slow ones are at "
         fair = ", so no constant rate is the fair control." if own.law.variance > 0.0 else "."
         say(f"{told}{own.limits(diffusion).slow:.6g}{fair}")
     elif own.law.variance > 0.0:

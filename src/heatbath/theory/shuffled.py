@@ -76,7 +76,8 @@ def cooling(thermostat: Thermostat, curvature: ArrayLike, steps_per_epoch: int) 
     """Return ``<x x>`` of reshuffled epochs over that of independent batches, at the same knobs.
 
     Call it ``eps`` for a constant law: it is near 1 in directions that relax in far less than an epoch, and small in
-    those that take many. A random rate in coupling "gradient" then has ``(eps + s2) / (1 + s2)`` at leading order in the rate.
+    those that take many. A random rate in coupling "gradient" then has ``(eps + s2) / (1 + s2)`` at leading order in
+    the rate.
     The curvature is a number, or an array of the curvatures along independent directions.
     """
     if np.ndim(curvature) > 1:
