@@ -237,7 +237,7 @@ def _readings() -> dict[str, list[list[dict[str, Any]]]]:
     for file in (ROOT / "results/calculations").glob("*.json"):
         content = json.loads(file.read_text())
         settings = content["settings"]
-        if settings["kind"] == "thermometer":
+        if settings["kind"] == "thermometer" and settings["model"] == "mlp":
             name = "update" if settings["coupling"] == "update" else "random"
             name = "constant" if settings["law"] == "constant" else name
             found[name][settings["seed"]] = content["result"]["readings"]

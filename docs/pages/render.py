@@ -80,6 +80,7 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "reshuffling": figure_sections.reshuffling,
     "heat": figure_sections.heat,
     "theory": figure_sections.theory,
+    "at_rest": figure_sections.at_rest,
     "adamw": figure_sections.adamw,
     "plain_loop": figure_sections.plain_loop,
     "planned_counts": figure_sections.planned_counts,

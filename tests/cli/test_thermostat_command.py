@@ -34,7 +34,7 @@ def test_reshuffled_epochs_have_a_second_temperature(heatbath):
     knobs = ("--lr", 0.1, "--batch-size", 4, "--momentum", 0.9, "--law", "uniform:1", "--sampling", "shuffled")
     status, out, _ = heatbath("thermostat", *knobs)
     assert status == 0
-    assert "those that take many are at 0.0416667, so no constant rate is the fair control." in " ".join(out.split())
+    assert "slow ones are at 0.0416667, so no constant rate is the fair control." in " ".join(out.split())
     assert not [line for line in out.splitlines() if line.startswith("fair control")]
     status, out, _ = heatbath("thermostat", *knobs, "--json")
     assert json.loads(out)["limits"] == pytest.approx({"slow": 0.1 / 24 * 10, "fast": 0.1 / 6 * 10})
