@@ -104,7 +104,8 @@ def theory() -> SimpleNamespace:
 def at_rest() -> SimpleNamespace:
     """Return what experiment 9 says of the CNN."""
     hot, still = (verdict("network-temperature", "CNN", words, "constant:") for words in ("as hot as", "equilibrium"))
-    return SimpleNamespace(hot=hot, still=still, ends=(1.0 + still.interval.low, 1.0 + still.interval.high))
+    ends = [1.0 + getattr(still.interval, end) for end in ("low", "high")]
+    return SimpleNamespace(hot=hot, still=still, ends=ends)
 
 
 def heat() -> SimpleNamespace:
