@@ -40,5 +40,10 @@ def test_what_is_no_part_is_refused(shard):
 def test_auto_needs_an_array_and_a_part_must_have_runs():
     with pytest.raises(ValueError, match="not a task of a Slurm array"):
         take_shard(CONFIGS, "auto", {})
+    with pytest.raises(ValueError, match="SLURM_ARRAY_TASK_COUNT is not set"):
+        take_shard(CONFIGS, "auto", {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_MIN": "1"})
+    uneven = {"ID": "7", "MIN": "1", "COUNT": "3"}  # of --array=1,3,7
+    with pytest.raises(ValueError, match="evenly spaced"):
+        take_shard(CONFIGS, "auto", {f"SLURM_ARRAY_TASK_{name}": value for name, value in uneven.items()})
     with pytest.raises(ValueError, match="only 20 runs"):
         take_shard(CONFIGS, "21/30")

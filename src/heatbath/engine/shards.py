@@ -35,9 +35,15 @@ def take_shard(
 
 
 def _of_slurm(environment: Mapping[str, str]) -> str:
-    try:
-        task, first, count = (int(environment[f"SLURM_ARRAY_TASK_{name}"]) for name in ("ID", "MIN", "COUNT"))
-        step = int(environment.get("SLURM_ARRAY_TASK_STEP", "1"))
-    except (KeyError, ValueError):
-        raise ValueError("shard auto: this is not a task of a Slurm array (SLURM_ARRAY_TASK_ID is not set)") from None
-    return f"{(task - first) // step + 1}/{count}"
+    numbers = {"STEP": 1}
+    for name in ("ID", "MIN", "COUNT", "STEP"):
+        try:
+            numbers[name] = int(environment[f"SLURM_ARRAY_TASK_{name}"])
+        except (KeyError, ValueError):
+            if name not in numbers:
+                words = f"this is not a task of a Slurm array (SLURM_ARRAY_TASK_{name} is not set)"
+                raise ValueError(f"shard auto: {words}") from None
+    part, beside = divmod(numbers["ID"] - numbers["MIN"], max(1, numbers["STEP"]))
+    if beside or not 0 <= part < numbers["COUNT"]:
+        raise ValueError("shard auto: tasks of a Slurm array must be evenly spaced, as in --array=1-8; or give K/N")
+    return f"{part + 1}/{numbers['COUNT']}"

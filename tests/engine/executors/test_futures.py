@@ -7,8 +7,11 @@ import pickle
 import platform
 import signal
 import socket
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
+import subprocess
+import sys
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import cycle
 
 import loky
 import pytest
@@ -139,9 +142,77 @@ def test_dask_survives_a_killed_worker(expected, short_slices, tmp_path):
     assert curves(records) == expected
 
 
-def test_data_is_lent_to_workers_that_lack_it(expected, tmp_path):
+def test_data_is_lent_to_workers_that_lack_it(expected, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with processes(2, lack_the_data) as pool:
-        assert curves(run(REAL, tmp_path, "cpu", executor=pool)) == expected
+        assert curves(run(REAL, tmp_path / "store", "cpu", executor=pool)) == expected
+    assert [file.name for file in tmp_path.iterdir()] == ["store"]
+
+
+def test_data_is_lent_again_where_a_run_goes_on(expected, short_slices, tmp_path):
+    """Slices of one run in turn in two processes, each of which lacks the data when its first one comes."""
+    with processes(1, lack_the_data) as one, processes(1, lack_the_data) as other:
+        (record,) = run(REAL[:1], tmp_path, "cpu", executor=InTurns(one, other), workers=1)
+    assert record.epochs == expected[record.run]
+
+
+class InTurns(Executor):
+    """Gives each of its executors the next piece of work."""
+
+    def __init__(self, *executors):
+        self._executors = cycle(executors)
+
+    def submit(self, function, *arguments):
+        return next(self._executors).submit(function, *arguments)
+
+
+def test_threads_that_draw_from_one_generator_take_turns(tmp_path):
+    task = hb.Task(Noisy, two_moons(), two_moons(), name="noisy moons")
+    configs = sweep(RunConfig(task=task, batch_size=10, epochs=20), seed=range(4))
+    with ThreadPoolExecutor(2) as pool:
+        assert curves(run(configs, tmp_path, "cpu", executor=pool)) == curves(run(configs, device="cpu", workers=1))
+
+
+class Noisy(nn.Linear):
+    """Adds noise to its inputs, from the generator that all threads share."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+
+    def forward(self, x):
+        return super().forward(x + torch.randn_like(x))
+
+
+def test_a_dask_scheduler_that_dies_ends_the_call(short_slices, tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    import dask
+
+    monkeypatch.setattr(futures, "_LOOK", 0.2)
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    file = tmp_path / "scheduler.json"
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        subprocess.Popen([*command, "--no-dashboard", "--scheduler-file", str(file)], stderr=-3) as scheduler,
+        distributed.Client(scheduler_file=str(file), set_as_default=False) as client,
+    ):
+        worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny", "--scheduler-file", str(file)]
+        where = {"executor": client.get_executor(), "workers": 1, "progress": lambda _: scheduler.kill()}
+        with (
+            subprocess.Popen([*worker, "--no-dashboard", "--death-timeout", "1"], stderr=-3),
+            pytest.raises(OSError, match=r"^the Dask scheduler is gone; what was recorded is safe"),
+        ):
+            run(REAL, tmp_path / "store", "cpu", **where)
+
+
+def test_a_dask_cluster_without_workers_is_told(tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    dask = pytest.importorskip("heatbath.engine.executors.dask")
+    monkeypatch.setattr(dask.DaskCluster, "patience", 0.5)
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=None) as cluster,
+        pytest.raises(OSError, match="no worker of the Dask cluster has had a free place"),
+    ):
+        run(REAL, tmp_path, "cpu", executor=f"dask:{cluster.scheduler_address}")
 
 
 @pytest.mark.parametrize(

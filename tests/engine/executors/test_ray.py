@@ -149,6 +149,20 @@ def test_a_run_that_kills_every_worker_ends_the_call(cluster, tmp_path, monkeypa
         run(CONFIGS[:1], tmp_path, "cpu", executor=f"ray:{cluster.address}")
 
 
+def test_without_an_address_a_cluster_of_its_own_is_started(cluster, expected, tmp_path, monkeypatch):
+    """Whatever else runs here; and who has a handler of SIGTERM keeps it."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ray.shutdown()
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        handler = signal.getsignal(signal.SIGTERM)
+        assert curves(run(CONFIGS, tmp_path, "cpu", executor="ray", workers=1)) == expected
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not ray.is_initialized()
+
+
 def test_an_address_that_does_not_answer(tmp_path):
     with pytest.raises(OSError, match=r"no Ray cluster at 127\.0\.0\.1:1"):
         run(CONFIGS, tmp_path, "cpu", executor="ray:127.0.0.1:1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import distributed
 from distributed.comm.core import connect
 
 from heatbath.engine.executors.futures import Futures
+from heatbath.engine.executors.parcels import WorkerFacts
 from heatbath.engine.options import Options
 from heatbath.engine.trainer import Lent
 
 _ANSWER = 10.0  # seconds for a scheduler to answer
+_PATIENCE = 120.0  # seconds for a worker to have a place, and to import torch there
 
 
 class DaskCluster(Futures):
@@ -28,10 +31,24 @@ class DaskCluster(Futures):
         OSError: the scheduler does not answer.
     """
 
+    patience = _PATIENCE
+
     def __init__(self, options: Options, checkpoints: Path, where: Any = None) -> None:
         self._own = where is None or isinstance(where, str)
         self._client: Any = _connect(options, where) if self._own else where
         super().__init__(options, checkpoints, self._client.get_executor(pure=False))
+
+    def ask_worker(self) -> WorkerFacts:
+        """Return what a worker says of its machine."""
+        try:
+            return super().ask_worker()
+        except TimeoutError:
+            raise OSError(f"no worker of the Dask cluster has had a free place for {self.patience:.0f} s") from None
+
+    def check(self) -> None:
+        """Raise an OSError if the client has given up its scheduler."""
+        if self._client.status in ("closing", "closed"):
+            raise OSError("the Dask scheduler is gone; what was recorded is safe, and the same call goes on from there")
 
     def count_places(self) -> int:
         """Return how many slices the workers compute at a time."""
@@ -59,9 +76,14 @@ def _connect(options: Options, address: str | None) -> Any:
             with ThreadPoolExecutor(1) as thread:  # a notebook has a loop of its own
                 thread.submit(asyncio.run, _knock(address)).result()
             return distributed.Client(address, timeout=_ANSWER, set_as_default=False)
-        return distributed.Client(
-            n_workers=options.workers, threads_per_worker=1, dashboard_address=None, set_as_default=False
-        )
+        # A Ctrl-C is for this process to act upon; children that start with the signal blocked never see it.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return distributed.Client(
+                n_workers=options.workers, threads_per_worker=1, dashboard_address=None, set_as_default=False
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     except (OSError, TimeoutError, ValueError) as error:
         words = str(error).partition("\n")[0] or f"no answer within {_ANSWER:.0f} s"
         raise OSError(f"no Dask scheduler at {address or 'this machine'}: {words}") from None

@@ -21,6 +21,7 @@ from heatbath.engine.jobs import Ended, Job, Measured, Outcome
 from heatbath.engine.options import Options
 from heatbath.engine.trainer import Lent
 
+_LOOK = 5.0  # seconds between two looks at whether the executor is still there
 SLICE = 10.0  # seconds that a slice takes at least, unless ``checkpoint_seconds`` asks for more
 _SIZES = ("_max_workers", "num_workers")  # what executors call the number of their workers
 
@@ -28,15 +29,17 @@ _SIZES = ("_max_workers", "num_workers")  # what executors call the number of th
 class Futures(Remote):
     """An executor of futures: ``where`` has ``submit``, and is left open; ``workers`` slices are out at a time."""
 
+    patience: float | None = None  # seconds for a worker to be there
+
     def __init__(self, options: Options, checkpoints: Path, where: Any) -> None:
         super().__init__(options, checkpoints, SLICE)
         self._executor = where
-        self._busy: dict[futures.Future[list[Delivery]], tuple[Job, int]] = {}
+        self._busy: dict[futures.Future[list[Delivery]], tuple[Job, int, bool]] = {}  # and whether data is with it
 
     def ask_worker(self) -> WorkerFacts:
         """Return what a worker says of its machine."""
         with _plain_errors():
-            facts: WorkerFacts = self._executor.submit(describe_worker, self.options).result()
+            facts: WorkerFacts = self._executor.submit(describe_worker, self.options).result(self.patience)
         return facts
 
     def count_places(self) -> int:
@@ -60,6 +63,9 @@ class Futures(Remote):
         del error
         return False
 
+    def check(self) -> None:
+        """Raise an OSError if the executor is gone: its futures may then never end."""
+
     def train(self, next_job: NextJob, places: int) -> Outcomes:
         """Train jobs, slice by slice, so many at a time, until there is none.
 
@@ -71,13 +77,14 @@ class Futures(Remote):
                 self._submit(job, 0)
             if not self._busy:
                 return
-            done, _ = futures.wait(self._busy, return_when=futures.FIRST_COMPLETED)
+            done, _ = futures.wait(self._busy, timeout=_LOOK, return_when=futures.FIRST_COMPLETED)
+            self.check()
             more: list[tuple[Any, ...]] = []
             for future in sorted(done, key=_has_failed):  # what others have finished is recorded before one raises
-                job, epoch = self._busy.pop(future)
+                job, epoch, lent = self._busy.pop(future)
                 for outcome in self._outcomes(future, job):
                     if isinstance(outcome, Ended) and outcome.how == "no data":
-                        more.append((job, epoch, self.share(self.lend(job, outcome.reason))))
+                        more.append((job, epoch, self.share(self.lend(job, outcome.reason, again=lent))))
                         continue
                     yield job, outcome
                     if isinstance(outcome, Measured) and outcome.checkpoint is not None:
@@ -95,7 +102,7 @@ class Futures(Remote):
     def _submit(self, job: Job, epoch: int, *data: Any) -> None:
         with _plain_errors():
             future = self._executor.submit(whole_slice, pack(job, self.options, epoch), *data)
-        self._busy[future] = job, epoch
+        self._busy[future] = job, epoch, bool(data)
 
     def _outcomes(self, future: futures.Future[list[Delivery]], job: Job) -> Iterator[Outcome]:
         try:

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -136,6 +136,7 @@ class _Workshop:
         if self._open is not None and self._open[0] == _stage(job, parcel.epoch):
             return self._open[1], True
         self.leave()
+        self.folder.mkdir(mode=0o700)
         if self._trainer is None or self._trainer[0] != options:
             resolved = replace(options, device=machine.choose_device(options.device))
             self._trainer = options, Trainer(resolved, self.folder)
@@ -151,15 +152,15 @@ class _Workshop:
         self._open = _stage(job, epoch), outcomes
 
     def leave(self) -> None:
-        """Let go of the stack that was kept, and of all files."""
+        """Let go of the stack that was kept, and of all files: many a worker ends without a chance to do so."""
         if self._open is not None:
             self._open[1].close()
             self._open = None
-        for file in self.folder.iterdir():
-            file.unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 _here = threading.local()  # a thread may be a worker too
+_turn = threading.Lock()  # of tasks, which draw from generators that all threads of a process share
 
 
 def train_parcel(packed: bytes, data: Lent | None = None) -> Iterator[list[Delivery]]:
@@ -194,6 +195,7 @@ def train_slice(parcel: Parcel, data: Lent | None = None) -> Iterator[Delivery]:
     """
     check_versions(socket.gethostname(), own_versions(), parcel.versions)
     workshop = _here.workshop = getattr(_here, "workshop", None) or _Workshop()
+    stays = False
     try:
         outcomes, here = workshop.open(parcel, data)
         for outcome in outcomes:
@@ -206,15 +208,20 @@ def train_slice(parcel: Parcel, data: Lent | None = None) -> Iterator[Delivery]:
                 yield outcome, saved
             if saved is not None:
                 workshop.stay(parcel.job, outcome.first + 1, outcomes)
+                stays = True
                 return
     except DataError as error:
         yield Ended("no data", f"{socket.gethostname()}: {error}"), None
-    workshop.leave()
+    finally:
+        if not stays:
+            workshop.leave()
 
 
 def whole_slice(packed: bytes, data: Lent | None = None) -> list[Delivery]:
-    """`train_slice` where all that comes back comes at once."""
-    return list(train_slice(pickle.loads(packed), data))
+    """`train_slice` where all that comes back comes at once; in a process of several threads tasks take turns."""
+    parcel: Parcel = pickle.loads(packed)
+    with nullcontext() if parcel.job.configs[0].task is None else _turn:
+        return list(train_slice(parcel, data))
 
 
 def _stage(job: Job, epoch: int) -> tuple[str, int, int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -55,6 +57,7 @@ class RayCluster(Remote):
         self._busy: dict[Any, Job] = {}
         self._nodes: dict[Any, str] = {}  # on which each stream is trained, once it has said so
         self._alive: set[str] = set()
+        self._lent: set[Any] = set()  # the streams that data was sent with
         self._next_look = 0.0
 
     def ask_worker(self) -> WorkerFacts:
@@ -87,10 +90,11 @@ class RayCluster(Remote):
             for stream in ready:
                 job = self._busy[stream]
                 for outcome in self._next(stream, job):
+                    lent = stream in self._lent
                     if isinstance(outcome, Ended):
                         self._forget(stream)
                     if isinstance(outcome, Ended) and outcome.how == "no data":
-                        self._submit(job, [ray.put(self.lend(job, outcome.reason))])
+                        self._submit(job, [ray.put(self.lend(job, outcome.reason, again=lent))])
                     else:
                         yield job, outcome
             for stream in self._vanished():
@@ -107,8 +111,11 @@ class RayCluster(Remote):
             ray.shutdown()
 
     def _submit(self, job: Job, *data: Any) -> None:
-        stream = ray.remote(num_returns="streaming", max_retries=0, **self._needs)(_train)
-        self._busy[stream.remote(pack(job, self.options), *data)] = job
+        train = ray.remote(num_returns="streaming", max_retries=0, **self._needs)(_train)
+        stream = train.remote(pack(job, self.options), *data)
+        self._busy[stream] = job
+        if data:
+            self._lent.add(stream)
 
     def _cancel(self, stream: Any) -> None:
         with suppress(exceptions.RayError, ValueError):
@@ -116,6 +123,7 @@ class RayCluster(Remote):
 
     def _forget(self, stream: Any) -> Job:
         self._nodes.pop(stream, None)
+        self._lent.discard(stream)
         return self._busy.pop(stream)
 
     def _vanished(self) -> list[Any]:
@@ -156,19 +164,23 @@ def _train(packed: bytes, data: list[Any] | None = None) -> Iterator[str | list[
 def _connect(address: str | None, options: Options) -> None:
     address = address or os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         if address:
             _knock(address)
             ray.init(address=address, **quiet)
         else:
-            ray.init(num_cpus=options.workers, include_dashboard=False, **quiet)
-    except (OSError, RuntimeError, ValueError) as error:
+            ray.init(address="local", num_cpus=options.workers, include_dashboard=False, **quiet)
+    except Exception as error:  # Ray raises that very class for a node that does not start
         # Ray raises this very class, where somebody has answered the knock.
         hint = _TOKEN if type(error) is ConnectionError and "RAY_AUTH_MODE" not in os.environ else ""
         raise OSError(f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())}{hint}") from None
     except KeyboardInterrupt:
         ray.shutdown()  # half of it is there, and would bring this process down when it ends
         raise
+    finally:
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray puts one of its own in its place
 
 
 def _knock(address: str) -> None:

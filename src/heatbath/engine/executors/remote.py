@@ -25,7 +25,6 @@ class Remote:
         seconds = max(seconds, options.checkpoint_seconds)
         self.options, self.checkpoints = replace(options, executor=None, checkpoint_seconds=seconds), checkpoints
         self._trainer = Trainer(replace(self.options, device="cpu"), checkpoints)
-        self._lends: set[tuple[object, ...]] = set()
 
     def ask_worker(self) -> WorkerFacts:
         """Return what a worker says of its machine."""
@@ -74,14 +73,12 @@ class Remote:
         del configs, seconds
         return max(1, min(self.options.workers or self.count_places(), jobs)), 1
 
-    def lend(self, job: Job, reason: str) -> Lent:
-        """Return the data of a job that a worker lacks.
+    def lend(self, job: Job, reason: str, *, again: bool) -> Lent:
+        """Return the data of a job that a worker lacks; ``again`` if that worker had just been lent it.
 
         Raises:
-            OSError: it was lent before, or is not here either.
+            OSError: it was of no use, or the data is not here either.
         """
-        key = (job.name, *(config.run for config in job.configs))
-        if key in self._lends:
+        if again:
             raise OSError(f"a worker cannot read the data that was sent to it: {reason}")
-        self._lends.add(key)
         return self._trainer.lend(job.configs[0])
