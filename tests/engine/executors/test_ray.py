@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -59,6 +60,7 @@ def start_cluster(**settings):
     """Three nodes: the first is the head, and has no place for work."""
     from ray.cluster_utils import Cluster
 
+    handler = signal.getsignal(signal.SIGTERM)  # a node puts its own in its place
     head = {"num_cpus": 0, "node_ip_address": "127.0.0.2", "include_dashboard": False, **MEMORY, **settings}
     started = Cluster(initialize_head=True, head_node_args=head)
     for last in (3, 4):
@@ -66,6 +68,7 @@ def start_cluster(**settings):
     yield started
     ray.shutdown()
     started.shutdown()
+    signal.signal(signal.SIGTERM, handler)
 
 
 def drive(cluster, store):
@@ -151,13 +154,13 @@ def test_a_run_that_kills_every_worker_ends_the_call(cluster, tmp_path, monkeypa
 
 def test_without_an_address_a_cluster_of_its_own_is_started(cluster, expected, tmp_path, monkeypatch):
     """Whatever else runs here; and who has a handler of SIGTERM keeps it."""
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     ray.shutdown()
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    before = signal.signal(signal.SIGTERM, handler := Mock())
     try:
-        handler = signal.getsignal(signal.SIGTERM)
         assert curves(run(CONFIGS, tmp_path, "cpu", executor="ray", workers=1)) == expected
         assert signal.getsignal(signal.SIGTERM) is handler
+        assert not handler.called
     finally:
         signal.signal(signal.SIGTERM, before)
     assert not ray.is_initialized()

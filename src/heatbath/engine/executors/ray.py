@@ -49,9 +49,15 @@ class RayCluster(Remote):
 
     def __init__(self, options: Options, checkpoints: Path, where: str | None = None) -> None:
         super().__init__(options, checkpoints, LETTER)
-        self._own = not ray.is_initialized()
+        self._own, self._handler = not ray.is_initialized(), signal.getsignal(signal.SIGTERM)
         if self._own:
-            _connect(where, options)
+            try:
+                _connect(where, options)
+            except BaseException:
+                _handle(self._handler)
+                raise
+            if callable(self._handler):  # else Ray's own is better than none: it ends what it has started
+                _handle(self._handler)
         on_cpu = options.device == "cpu" or not ray.cluster_resources().get("GPU")
         self._needs: dict[str, Any] = {"num_cpus": 1} if on_cpu else {"num_gpus": 1}
         self._busy: dict[Any, Job] = {}
@@ -109,6 +115,7 @@ class RayCluster(Remote):
         self._busy.clear()
         if self._own:
             ray.shutdown()
+            _handle(self._handler)
 
     def _submit(self, job: Job, *data: Any) -> None:
         train = ray.remote(num_returns="streaming", max_retries=0, **self._needs)(_train)
@@ -164,7 +171,6 @@ def _train(packed: bytes, data: list[Any] | None = None) -> Iterator[str | list[
 def _connect(address: str | None, options: Options) -> None:
     address = address or os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    handler = signal.getsignal(signal.SIGTERM)
     try:
         if address:
             _knock(address)
@@ -178,9 +184,12 @@ def _connect(address: str | None, options: Options) -> None:
     except KeyboardInterrupt:
         ray.shutdown()  # half of it is there, and would bring this process down when it ends
         raise
-    finally:
-        if callable(handler) and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray puts one of its own in its place
+
+
+def _handle(handler: Any) -> None:
+    """Give SIGTERM back the handler it had, in the place of which Ray puts one of its own."""
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _knock(address: str) -> None:
