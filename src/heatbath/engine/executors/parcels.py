@@ -6,6 +6,7 @@ next is its trainer, with the data, and the stack of a job that has been interru
 
 from __future__ import annotations
 
+import os
 import pickle
 import platform
 import shutil
@@ -16,8 +17,9 @@ import threading
 import time
 import weakref
 from collections.abc import Generator, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -122,9 +124,10 @@ def keep(delivery: Delivery, job: Job, checkpoints: Path) -> Outcome:
 
 
 class _Workshop:
-    """What a worker process keeps between jobs."""
+    """What a worker process keeps between jobs. Its threads take turns: they share the generators of torch."""
 
     def __init__(self) -> None:
+        self.turn = threading.Lock()
         self.folder = Path(tempfile.mkdtemp(prefix="heatbath-worker-"))
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._trainer: tuple[Options, Trainer] | None = None
@@ -159,8 +162,10 @@ class _Workshop:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-_here = threading.local()  # a thread may be a worker too
-_turn = threading.Lock()  # of tasks, which draw from generators that all threads of a process share
+@cache
+def _workshop(_process: int) -> _Workshop:
+    """That of this process; a fork has one of its own."""
+    return _Workshop()
 
 
 def train_parcel(packed: bytes, data: Lent | None = None) -> Iterator[list[Delivery]]:
@@ -194,7 +199,7 @@ def train_slice(parcel: Parcel, data: Lent | None = None) -> Iterator[Delivery]:
         ValueError: the worker has another version of heatbath, Python or torch.
     """
     check_versions(socket.gethostname(), own_versions(), parcel.versions)
-    workshop = _here.workshop = getattr(_here, "workshop", None) or _Workshop()
+    workshop = _workshop(os.getpid())
     stays = False
     try:
         outcomes, here = workshop.open(parcel, data)
@@ -218,10 +223,9 @@ def train_slice(parcel: Parcel, data: Lent | None = None) -> Iterator[Delivery]:
 
 
 def whole_slice(packed: bytes, data: Lent | None = None) -> list[Delivery]:
-    """`train_slice` where all that comes back comes at once; in a process of several threads tasks take turns."""
-    parcel: Parcel = pickle.loads(packed)
-    with nullcontext() if parcel.job.configs[0].task is None else _turn:
-        return list(train_slice(parcel, data))
+    """`train_slice` where all that comes back comes at once."""
+    with _workshop(os.getpid()).turn:
+        return list(train_slice(pickle.loads(packed), data))
 
 
 def _stage(job: Job, epoch: int) -> tuple[str, int, int]:
