@@ -1,6 +1,7 @@
 """Looks are remembered: a plan costs nothing more, a look that was not planned says so and pays."""
 
 import json
+import math
 
 import pytest
 
@@ -43,6 +44,13 @@ def test_a_plan_pays_once(tmp_path):
     (entry,) = json.loads(path.read_text())["comparisons"].values()
     assert [design["plan"] for design in entry["designs"]] == [[5, 10, 20, 40], [20, 40]]
     assert entry["designs"][0]["seeds"] == 40
+
+
+def test_a_look_that_could_see_nothing_costs_nothing(tmp_path):
+    path = tmp_path / "looks.json"
+    look(1, path)
+    hb.compare(first(5, A) | {2: math.nan}, first(5, B), history=path)
+    assert look(5, path).error == pytest.approx(0.05)
 
 
 def test_all_looks_together_keep_what_they_say(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -90,6 +91,8 @@ def _take_look(
     same = [k for k, design in enumerate(designs) if {key: design[key] for key in name} == name]
     place = same[0] if same else len(designs)
     seen = see(_charge(test, [design["seeds"] for design in designs[:place]]))
+    if seen.interval is None or math.isinf(seen.interval.high - seen.interval.low):  # it could decide nothing
+        return seen
     entry = {**name, "seeds": min(len(seen.a.values), len(seen.b.values)), "verdict": seen.verdict}
     designs[place : place + 1] = [entry]
     return seen
