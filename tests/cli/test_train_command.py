@@ -348,6 +348,18 @@ number = 3
 """
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_task_prints_does_not_reach_the_output(heatbath, tmp_path, workers):
+    """Neither where it is imported, nor in this process, nor in workers."""
+    loud = TASK.replace("return nn.", 'print("made", flush=True)\n    return nn.') + 'print("imported")\n'
+    (tmp_path / "loud_tasks.py").write_text(loud)
+    command = [*PROGRAM, "train", "--task", "loud_tasks:task", "--seeds", 2, "--workers", workers, "--epochs", 1]
+    command += ["--batch-size", 10, "--device", "cpu", "--json"]
+    done = subprocess.run(list(map(str, command)), cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert len(json.loads(done.stdout)) == 2
+    assert {"imported", "made"} <= set(done.stderr.split())
+
+
 def test_a_task_of_the_current_folder_is_trained(heatbath, refused, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

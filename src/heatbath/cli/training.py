@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +42,8 @@ class Training:
         options = self.options()
         if not (self.store / Store.FILE).exists():
             check_folder(self.store, "--store")
-        with resumable(), display(quiet=self.quiet) as shown:
+        # What a task prints must not come between what the command prints.
+        with resumable(), display(quiet=self.quiet) as shown, redirect_stdout(sys.stderr):
             from heatbath.engine import run
 
             return run.complete(configs, self.store, options, shown.follow_training)
@@ -49,7 +51,7 @@ class Training:
     def import_task(self, path: str) -> AnyTask:
         """Return the task that a path names; modules of the current folder are found."""
         sys.path.append(os.getcwd())
-        with display(f"importing {path}", quiet=self.quiet):
+        with display(f"importing {path}", quiet=self.quiet), redirect_stdout(sys.stderr):
             from heatbath.tasks.samples import resolve
 
             found = resolve(path, "--task")

@@ -190,6 +190,7 @@ class _Worker:
                 [sys.executable, "-P", "-c", program],
                 pass_fds=(theirs.fileno(), life),
                 stdin=subprocess.DEVNULL,
+                stdout=2,  # what a task prints must not come between what the command prints
                 env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)},
             )
         finally:
