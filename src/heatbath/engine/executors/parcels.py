@@ -6,6 +6,7 @@ next is its trainer, with the data, and the stack of a job that has been interru
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import platform
@@ -28,7 +29,7 @@ from heatbath.engine.jobs import Ended, Job, Measured, Outcome
 from heatbath.engine.options import Options
 from heatbath.engine.trainer import Lent, Trainer
 from heatbath.runs.checkpoints import REFUSED, DamagedCheckpointError, read_checkpoint
-from heatbath.system import machine
+from heatbath.system import locks, machine
 from heatbath.system.whole_files import whole_file
 
 
@@ -56,6 +57,8 @@ class WorkerFacts:
     host: str
 
 
+_PREFIX = "heatbath-worker-"  # of the folders of workers
+_YOUNG = 60.0  # seconds within which a folder may not have its lock yet
 LETTER = 0.5  # seconds between two messages of a worker that can send them while it trains
 
 Delivery: TypeAlias = tuple[Outcome, bytes | None]
@@ -128,7 +131,7 @@ class _Workshop:
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
-        self.folder = Path(tempfile.mkdtemp(prefix="heatbath-worker-"))
+        self.folder, self._lock = Path(tempfile.mkdtemp(prefix=_PREFIX)), -1
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._trainer: tuple[Options, Trainer] | None = None
         self._open: tuple[tuple[str, int, int], Generator[Outcome]] | None = None
@@ -139,7 +142,10 @@ class _Workshop:
         if self._open is not None and self._open[0] == _stage(job, parcel.epoch):
             return self._open[1], True
         self.leave()
+        _sweep()
         self.folder.mkdir(mode=0o700)
+        self._lock = locks.keep_private(os.open(self.folder, os.O_RDONLY))
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         if self._trainer is None or self._trainer[0] != options:
             resolved = replace(options, device=machine.choose_device(options.device))
             self._trainer = options, Trainer(resolved, self.folder)
@@ -155,11 +161,27 @@ class _Workshop:
         self._open = _stage(job, epoch), outcomes
 
     def leave(self) -> None:
-        """Let go of the stack that was kept, and of all files: many a worker ends without a chance to do so."""
+        """Let go of the stack that was kept, and of all files."""
         if self._open is not None:
             self._open[1].close()
             self._open = None
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock >= 0:
+            locks.close_private(self._lock)
+            self._lock = -1
+
+
+def _sweep() -> None:
+    """Remove the folders of workers that were killed: nobody holds their locks, nor is about to."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if time.time() - os.fstat(handle).st_mtime > _YOUNG:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 @cache
