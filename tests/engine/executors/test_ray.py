@@ -166,6 +166,25 @@ def test_without_an_address_a_cluster_of_its_own_is_started(cluster, expected, t
     assert not ray.is_initialized()
 
 
+def test_a_second_interrupt_does_not_leave_half_a_cluster(tmp_path, monkeypatch):
+    ray.shutdown()
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    shutdown, before = ray.shutdown, signal.getsignal(signal.SIGINT)
+
+    def shut_down_impatiently():
+        os.kill(os.getpid(), signal.SIGINT)
+        shutdown()
+
+    def interrupt(_progress):
+        monkeypatch.setattr(ray, "shutdown", shut_down_impatiently)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="run"):
+        run(CONFIGS, tmp_path, "cpu", executor="ray", workers=1, progress=interrupt)
+    assert not ray.is_initialized()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_an_address_that_does_not_answer(tmp_path):
     with pytest.raises(OSError, match=r"no Ray cluster at 127\.0\.0\.1:1"):
         run(CONFIGS, tmp_path, "cpu", executor="ray:127.0.0.1:1")

@@ -54,10 +54,10 @@ class RayCluster(Remote):
             try:
                 _connect(where, options)
             except BaseException:
-                _handle(self._handler)
+                _handle(signal.SIGTERM, self._handler)
                 raise
             if callable(self._handler):  # else Ray's own is better than none: it ends what it has started
-                _handle(self._handler)
+                _handle(signal.SIGTERM, self._handler)
         on_cpu = options.device == "cpu" or not ray.cluster_resources().get("GPU")
         self._needs: dict[str, Any] = {"num_cpus": 1} if on_cpu else {"num_gpus": 1}
         self._busy: dict[Any, Job] = {}
@@ -109,13 +109,18 @@ class RayCluster(Remote):
             yield None
 
     def close(self) -> None:
-        """Cancel what is being trained, and end a cluster of our own."""
-        for stream in self._busy:
-            self._cancel(stream)
-        self._busy.clear()
-        if self._own:
-            ray.shutdown()
-            _handle(self._handler)
+        """Cancel what is being trained, and end a cluster of our own; a second Ctrl-C does not stop that half-way."""
+        impatient = signal.getsignal(signal.SIGINT)
+        _handle(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for stream in self._busy:
+                self._cancel(stream)
+            self._busy.clear()
+            if self._own:
+                ray.shutdown()
+                _handle(signal.SIGTERM, self._handler)
+        finally:
+            _handle(signal.SIGINT, impatient)
 
     def _submit(self, job: Job, *data: Any) -> None:
         train = ray.remote(num_returns="streaming", max_retries=0, **self._needs)(_train)
@@ -125,7 +130,7 @@ class RayCluster(Remote):
             self._lent.add(stream)
 
     def _cancel(self, stream: Any) -> None:
-        with suppress(exceptions.RayError, ValueError):
+        with suppress(exceptions.RayError, ValueError, TypeError):  # the last of a stream of another cluster
             ray.cancel(stream, force=True)
 
     def _forget(self, stream: Any) -> Job:
@@ -186,10 +191,10 @@ def _connect(address: str | None, options: Options) -> None:
         raise
 
 
-def _handle(handler: Any) -> None:
-    """Give SIGTERM back the handler it had, in the place of which Ray puts one of its own."""
+def _handle(number: signal.Signals, handler: Any) -> None:
+    """Give a signal a handler, such as the one that it had before Ray put its own there; other threads cannot."""
     if handler is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
+        signal.signal(number, handler)
 
 
 def _knock(address: str) -> None:
