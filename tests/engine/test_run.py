@@ -7,17 +7,22 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 import torch
+from torch import nn
 
 from fake_engine import CONFIGS, alone, curves
 from heatbath.engine import trainer
 from heatbath.engine.executors.local import Local
 from heatbath.engine.options import Options
 from heatbath.engine.run import complete, load, run
+from heatbath.runs.configs import RunConfig, sweep
 from heatbath.runs.store import Store
+from heatbath.tasks.task import Task
+from own_task import network, points
 
 
 def test_records_come_in_the_order_of_the_configs(engine, tmp_path):
@@ -107,6 +112,16 @@ def test_without_a_store_nothing_is_left(engine, tmp_path, monkeypatch):
     assert curves(records) == alone(CONFIGS[:2])
     assert list(tmp_path.iterdir()) == []
     assert run([], device="cpu") == []
+
+
+def test_calls_in_several_threads_take_turns(tmp_path):
+    """They share torch's generator, which dropout draws from."""
+    task = Task(lambda: nn.Sequential(nn.Dropout(0.5), network()), points(0), points(1))
+    configs = sweep(RunConfig(task=task, epochs=10, batch_size=20, lr=0.1), seed=range(4))
+    expected = [curves(run([config], device="cpu", workers=1)) for config in configs]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda config: curves(run([config], device="cpu", workers=1)), configs))
+    assert found == expected
 
 
 def test_finished_runs_need_no_torch(engine, tmp_path):

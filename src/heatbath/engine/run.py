@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from heatbath.runs.records import ENDED, Record
 from heatbath.runs.store import Store
 from heatbath.system.whole_files import check_folder
 
+_turn = threading.RLock()  # torch's generators and settings are the process's, as is a cluster that a call starts
 _THROWN_AWAY = 60.0  # seconds between checkpoints in a store that does not outlive the call
 
 
@@ -41,9 +43,10 @@ def run(
 
     A run that is finished in the store is not trained again, unless its rows there are damaged; one that was stopped
     goes on after its last epoch, with the numbers it would have had. Several processes may work in one store: each
-    takes what is free and waits for the rest. On a CPU the numbers do not depend on stacks, order or workers, bit for
-    bit; on a GPU they agree to rounding, which training amplifies. Nothing is written before the data is there and all
-    else is found to be in order; where all runs have ended they are read, and torch is not imported.
+    takes what is free and waits for the rest. Calls in several threads of one process take turns. On a CPU the numbers
+    do not depend on stacks, order or workers, bit for bit; on a GPU they agree to rounding, which training amplifies.
+    Nothing is written before the data is there and all else is found to be in order; where all runs have ended they
+    are read, and torch is not imported.
 
     Args:
         configs: the runs; a repeated one is trained once.
@@ -117,7 +120,7 @@ def complete(
         if any(config.run not in records or records[config.run].status not in ENDED for config in asked):
             check_folder(Path(store), "store")
             try:
-                with watch(progress) as follow:
+                with _turn, watch(progress) as follow:
                     _train({config.run: config for config in asked}, records, results, options, follow, executor)
             except OSError as error:
                 if is_disk_full(error):
