@@ -114,7 +114,8 @@ def test_the_plain_loop_is_compared_with_the_engine(shift, expected):
         results[one.name] = {"test_accuracy": by_kind[kind]}
     figure = experiment.figure(records, "paper", results=results)
     assert outcomes(figure) == [expected] * 6
-    titles = ["perceptron, constant", "CNN, constant", "VGG16, constant", "VGG16, cyclic:18"]
+    titles = ["perceptron, constant", "CNN, constant"]
+    titles += [f"VGG16 from ImageNet, {protocol}" for protocol in ("constant", "cyclic:18")]
     titles += ["perceptron, MNIST, 5,000 images", "CNN, MNIST, 5,000 images"]
     assert [panel.title for panel in figure.panels] == titles
     one_seed, *_ = results
