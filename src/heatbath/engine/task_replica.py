@@ -55,7 +55,7 @@ class TaskReplicas(Replicas):
         self.configs, self._splits, self._data = tuple(configs), splits, splits["train"]
         self._task, self._bf16, self._count = live_task(configs[0].task), precision == "bf16", len(self._data)
         self._device = self._data.inputs.device
-        self._evaluation_size = max(1, evaluation_size(self._task) // len(configs))
+        self._evaluation_size = max(1, evaluation_size(self._task, self._device) // len(configs))
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
@@ -182,6 +182,11 @@ def read_sums(task: Task, splits: Splits, sums: Tensor, rate: float) -> Epoch:
     return epoch
 
 
-def evaluation_size(task: Task) -> int:
-    """Return how many samples are evaluated at once: a fixed number for a task, as the last bits depend on it."""
-    return max(1, min(500, 2**28 // max(1, probe(task).cost.activation_bytes)))
+def evaluation_size(task: Task, device: torch.device) -> int:
+    """Return how many samples are evaluated at once: a fixed number for a task, as the last bits depend on it.
+
+    On a CPU they are as few as its caches hold, or 32, which hide what a call costs.
+    """
+    each = max(1, probe(task).cost.activation_bytes)
+    most = max(32, 2**23 // each) if device.type == "cpu" else 500
+    return max(1, min(500, most, 2**28 // each))
