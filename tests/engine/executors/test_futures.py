@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import cycle
 
@@ -188,20 +189,29 @@ def test_a_dask_scheduler_that_dies_ends_the_call(short_slices, tmp_path, monkey
     import dask
 
     monkeypatch.setattr(futures, "_LOOK", 0.2)
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
     file = tmp_path / "scheduler.json"
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
-        subprocess.Popen([*command, "--no-dashboard", "--scheduler-file", str(file)], stderr=-3) as scheduler,
+        dask_process("scheduler", file, "--host", "127.0.0.1", "--port", "0") as scheduler,
         distributed.Client(scheduler_file=str(file), set_as_default=False) as client,
     ):
-        worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny", "--scheduler-file", str(file)]
         where = {"executor": client.get_executor(), "workers": 1, "progress": lambda _: scheduler.kill()}
         with (
-            subprocess.Popen([*worker, "--no-dashboard", "--death-timeout", "1"], stderr=-3),
+            dask_process("worker", file, "--no-nanny"),
             pytest.raises(OSError, match=r"^the Dask scheduler is gone; what was recorded is safe"),
         ):
             run(REAL, tmp_path / "store", "cpu", **where)
+
+
+@contextmanager
+def dask_process(kind, scheduler_file, *options):
+    """A process of Dask's own command, killed at the end."""
+    command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", "--scheduler-file", str(scheduler_file)]
+    with subprocess.Popen([*command, "--no-dashboard", *options], stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_dask_cluster_without_workers_is_told(tmp_path, monkeypatch):
