@@ -16,13 +16,12 @@ from heatbath.draws import Stream, orbits
 from heatbath.engine import split_bf16
 from heatbath.engine.batched_optimizer import BatchedOptimizer, compile_once
 from heatbath.engine.optimizers import STATE_KINDS, RunOptimizer
+from heatbath.engine.planning import evaluation_size
 from heatbath.engine.replicas import Replicas, draw_orders, like
 from heatbath.runs.checkpoints import ReplicaState
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
 from heatbath.tasks.stacked_networks import Dropout, StackedNetwork
-
-_CPU_IMAGES_AT_ONCE = 500  # of an evaluation
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,8 @@ class CpuReplica(NetworkReplicas):
     """A single replica, whose bits do not depend on any neighbours; see `NetworkReplicas`."""
 
     def __init__(self, config: RunConfig, network: StackedNetwork, splits: Mapping[str, Split], precision: str) -> None:
-        super().__init__([config], network, splits, precision, _CPU_IMAGES_AT_ONCE)
+        at_once = evaluation_size(config, splits["train"].images.device)
+        super().__init__([config], network, splits, precision, at_once)
         self._optimizer = RunOptimizer(config, self._params, network.gains)
 
     def gradients(self, at: int) -> list[Tensor]:

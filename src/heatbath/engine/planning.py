@@ -49,6 +49,16 @@ def replica_bytes(config: RunConfig) -> int:
     return weights + config.batch_size * cost.activation_bytes + 40 * config.training_images
 
 
+def evaluation_size(config: RunConfig, device: torch.device) -> int:
+    """Return how many samples are evaluated at once: a fixed number, as the last bits depend on it.
+
+    On a CPU they are as few as its caches hold, or 32, which hide what a call costs.
+    """
+    each = max(1, config.cost.activation_bytes)
+    most = max(32, 2**23 // each) if device.type == "cpu" else 500
+    return max(1, min(500, most, 2**28 // each))
+
+
 def pays_to_compile(configs: Sequence[RunConfig], device: torch.device | str) -> bool:
     """Return whether a stack trains long enough on a GPU to make up for the half minute that compiling takes."""
     config = configs[0]

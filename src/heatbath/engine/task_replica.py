@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from heatbath.data.datasets import permutation
 from heatbath.draws import Stream, orbits, random_bits
 from heatbath.engine.optimizers import RunOptimizer
+from heatbath.engine.planning import evaluation_size
 from heatbath.engine.replicas import Replicas, like
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.records import Epoch
@@ -55,7 +56,7 @@ class TaskReplicas(Replicas):
         self.configs, self._splits, self._data = tuple(configs), splits, splits["train"]
         self._task, self._bf16, self._count = live_task(configs[0].task), precision == "bf16", len(self._data)
         self._device = self._data.inputs.device
-        self._evaluation_size = max(1, evaluation_size(self._task, self._device) // len(configs))
+        self._evaluation_size = max(1, evaluation_size(configs[0], self._device) // len(configs))
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
@@ -180,13 +181,3 @@ def read_sums(task: Task, splits: Splits, sums: Tensor, rate: float) -> Epoch:
     if epoch.is_finite and lacking:  # a run whose loss is no number has diverged, and its metrics with it
         raise ValueError(f"{lacking[0]} of task {task.name} is {metrics[lacking[0]]}, where its loss is a number still")
     return epoch
-
-
-def evaluation_size(task: Task, device: torch.device) -> int:
-    """Return how many samples are evaluated at once: a fixed number for a task, as the last bits depend on it.
-
-    On a CPU they are as few as its caches hold, or 32, which hide what a call costs.
-    """
-    each = max(1, probe(task).cost.activation_bytes)
-    most = max(32, 2**23 // each) if device.type == "cpu" else 500
-    return max(1, min(500, most, 2**28 // each))
