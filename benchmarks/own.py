@@ -36,7 +36,7 @@ from heatbath.engine.batched_task import BatchedTask, reason_against_batching
 from heatbath.engine.planning import cpu_workers, plan_stacks
 from heatbath.engine.precision import arithmetic
 from heatbath.engine.task_replica import TaskReplica, split_task
-from heatbath.system.machine import available_cores
+from heatbath.system.machine import available_cores, keep_freed_memory
 
 REPLICAS = {"mlp": 200, "gpt": 64, "resnet": 4}
 BATCH = {"mlp": 128, "gpt": 32, "resnet": 128}
@@ -191,6 +191,7 @@ def on_cpu(name: str, rounds: int) -> dict[str, Any]:
 def serve(name: str, seed: int, threads: int, line: Any) -> None:
     """Be one of the engine's processes: take an epoch whenever it is asked for."""
     torch.set_num_threads(threads)
+    keep_freed_memory()
     task = make_task(name, STEPS[name])
     replica = TaskReplica(config(task, name, seed), split_task(task, 0), "fp32")
     while line.recv():

@@ -1,4 +1,5 @@
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -87,3 +88,23 @@ def test_the_version_of_a_checkout_has_its_commit_and_a_mark_for_changes(tmp_pat
     assert version() == f"1.2.3+g{commit}"
     (tmp_path / "src" / "heatbath" / "new.py").touch()
     assert version() == f"1.2.3+g{commit}.dirty"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries stay as they are")
+@pytest.mark.parametrize(("keep", "few"), [("pass", False), ("keep_freed_memory()", True)])
+def test_a_worker_finds_the_memory_that_it_freed(keep, few):
+    """Without that, each of these tensors comes page by page from the system."""
+    program = f"""
+import resource, torch
+from heatbath.system.machine import keep_freed_memory
+{keep}
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        torch.ones(100 << 18)  # 100 MiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (int(told.stdout) < 100) is few

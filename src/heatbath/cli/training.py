@@ -15,6 +15,7 @@ from heatbath.engine.progress_bar import display
 from heatbath.runs.collection import Records
 from heatbath.runs.configs import RunConfig
 from heatbath.runs.store import Store
+from heatbath.system.machine import keep_freed_memory
 from heatbath.system.whole_files import check_data_dir, check_folder
 from heatbath.tasks.facts import AnyTask
 
@@ -42,6 +43,7 @@ class Training:
         options = self.options()
         if not (self.store / Store.FILE).exists():
             check_folder(self.store, "--store")
+        keep_freed_memory()
         # What a task prints must not come between what the command prints.
         with resumable(), display(quiet=self.quiet) as shown, redirect_stdout(sys.stderr):
             from heatbath.engine import run

@@ -163,6 +163,7 @@ class Workers:
 def serve(line_handle: int, life_handle: int) -> None:
     """Be a worker: train the jobs that come in until the line is closed."""
     threading.Thread(target=_end_with, args=(life_handle,), daemon=True).start()
+    machine.keep_freed_memory()
     with suppress(EOFError, OSError), Connection(line_handle) as line:
         trainer = Trainer(*line.recv())
         while True:

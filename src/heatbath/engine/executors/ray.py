@@ -28,6 +28,7 @@ from heatbath.engine.executors.parcels import (
 from heatbath.engine.executors.remote import Remote
 from heatbath.engine.jobs import Ended, Job, Outcome
 from heatbath.engine.options import Options
+from heatbath.system.machine import keep_freed_memory
 
 _ANSWER = 10.0  # seconds for a cluster to answer
 _LOOK = 3.0  # seconds between two looks at which nodes there are
@@ -169,6 +170,7 @@ class RayCluster(Remote):
 
 def _train(packed: bytes, data: list[Any] | None = None) -> Iterator[str | list[Delivery]]:
     """On a worker: what the driver lends lies in the object store of the node, once for all its workers."""
+    keep_freed_memory()
     yield ray.get_runtime_context().get_node_id()
     yield from train_parcel(packed, None if data is None else ray.get(data[0]))
 
