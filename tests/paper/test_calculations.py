@@ -26,9 +26,8 @@ def readings(temperature, ratio, motion):
                 "step": 10 * k,
                 "temperature": temperature * (1 + 0.01 * k),
                 "kinetic_temperature": None if k == 0 else motion * temperature,
-                "equilibrium_ratio": None if k < 2 else ratio + 0.001 * k,
-                "equilibrium_low": None if k < 2 else ratio - 0.1,
-                "equilibrium_high": None if k < 2 else ratio + 0.1,
+                "dissipation": None if k < 2 else 3.0 * (ratio + 0.001 * k),
+                "fluctuation": None if k < 2 else 3.0,
             }
             for k in range(8)
         ]
@@ -64,7 +63,7 @@ def test_equilibrium_is_judged_by_the_ratio(ratio, outcome):
     noise, kinetic, equilibrium = figure.panels
     assert [len(series.x) for series in noise.series] == [8, 8, 8]
     assert [len(series.x) for series in kinetic.series] == [7, 7, 7]
-    assert [len(series.x) for series in equilibrium.series] == [6, 6, 6, 2]
+    assert [len(series.x) for series in equilibrium.series] == [3, 3, 3, 2]
     assert figure.missing == ()
 
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from random import Random
+from statistics import fmean
 
 import pytest
 from synthetic_records import make_records
@@ -18,6 +19,7 @@ from heatbath.paper import (
     reshuffling,
     small_regularisation,
 )
+from heatbath.paper.temperature import late_balance
 
 PAGE = (Path(__file__).parents[2] / "docs/preregistration.md").read_text()
 
@@ -257,16 +259,29 @@ def test_a_network_is_as_hot_as_its_velocities(motion, expected):
     results, random = {}, Random(0)
     for one in network_temperature.EXPERIMENT.calculations("paper"):
         noise = 2.0 if one.settings["law"] == "constant" else 3.0
+        ratio = motion + random.gauss(0.0, 0.001)
         numbers = {"temperature": noise, "kinetic_temperature": motion * noise * random.gauss(1.0, 0.001)}
-        numbers |= {"equilibrium_ratio": motion + random.gauss(0.0, 0.001)}
-        row = numbers | {"equilibrium_low": motion - 0.1, "equilibrium_high": motion + 0.1}
-        results[one.name] = {"readings": [row | {"step": step} for step in range(60)]}
+        numbers |= {"equilibrium_ratio": ratio, "dissipation": ratio, "fluctuation": 1.0}
+        results[one.name] = {"readings": [numbers | {"step": step} for step in range(60)]}
     figure = network_temperature.EXPERIMENT.figure({}, "paper", results=results)
     verdicts = {verdict.claim: verdict.outcome for verdict in figure.verdicts}
-    assert len(verdicts) == 10
+    assert len(verdicts) == 12
     assert {outcome for claim, outcome in verdicts.items() if "hotter" not in claim} == {expected}
     assert {outcome for claim, outcome in verdicts.items() if "hotter" in claim} == {"confirmed"}
     assert len(figure.panels) == 6
+
+
+def test_the_balance_at_the_end_forgets_how_it_began():
+    """The readings tell means over a window of 50."""
+    random = Random(0)
+    sides = [(random.gauss(9.0 if k < 45 else 1.1, 0.01), random.gauss(1.0, 0.01)) for k in range(120)]
+    readings = [{"dissipation": None, "fluctuation": None}]
+    for k in range(1, len(sides) + 1):
+        released, driven = zip(*sides[max(0, k - 50) : k], strict=True)
+        readings.append({"dissipation": fmean(released), "fluctuation": fmean(driven)})
+    for count in (60, 121):
+        released, driven = zip(*sides[: count - 1][-(count // 4) :], strict=True)
+        assert late_balance(readings[:count]) == pytest.approx(sum(released) / sum(driven))
 
 
 def test_the_readings_of_a_network_feel_its_weight_decay():

@@ -10,8 +10,10 @@ from heatbath.paper.temperature import (
     KINDS,
     MARGIN,
     Readings,
+    claim_balance,
     claim_temperatures,
     draw_temperatures,
+    late_balance,
     measure_temperatures,
 )
 from heatbath.report.panels import Panel
@@ -64,11 +66,13 @@ def _readings(found: FigureRuns, model: str) -> dict[str, list[Readings]]:
 
 
 def _claims(found: FigureRuns) -> list[Judgeable]:
-    return [
-        claim
-        for model, network in NETWORKS.items()
-        for claim in claim_temperatures(_readings(found, model), f"{network.title}: ")
-    ]
+    """As planned: of the CNN by its last reading, which has most of the training in its window."""
+    cnn = claim_temperatures(_readings(found, "cnn"), "CNN: ", lambda run: run[-1]["equilibrium_ratio"])
+    return [*cnn, *claim_temperatures(_readings(found, "vgg16"), "VGG16: ")]
+
+
+def _later_claims(found: FigureRuns) -> list[Judgeable]:
+    return claim_balance(_readings(found, "cnn"), "CNN: In the last quarter", late_balance)
 
 
 def _panels(found: FigureRuns) -> list[Panel]:
@@ -89,6 +93,7 @@ EXPERIMENT = Experiment(
     ),
     calculations=_calculations,
     claims=_claims,
+    later_claims=_later_claims,
     panels=_panels,
     in_parts=True,
     remarks=lambda _scale: {"margin": f"the ratios of temperatures and at equilibrium count as 1 within {MARGIN:g}"},

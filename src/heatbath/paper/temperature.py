@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from heatbath.paper.claims import near
 from heatbath.paper.experiments import Calculation, Experiment, ProgressCallback
 from heatbath.paper.groups import CONSTANT, RANDOM, SPARE, FigureRuns, Scale
 from heatbath.report.panels import Panel, Series
 from heatbath.stats.verdicts import Claim, Judgeable
+from heatbath.thermometry.averages import ratio_of_means
 
 _SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 3, "paper": 3}
 _EPOCHS: dict[Scale, int] = {"smoke": 4, "laptop": 30, "paper": 180}
 _READINGS: dict[Scale, int] = {"smoke": 20, "laptop": 60, "paper": 180}
 MARGIN = 0.2  # of a ratio about 1
+_WINDOW = 50  # readings over which the thermometer averages dissipation and fluctuation
 KINDS = {
     "constant": ({"law": "constant", "coupling": "gradient"}, CONSTANT),
     "random": ({"law": "uniform:1.0", "coupling": "gradient"}, RANDOM),
@@ -77,18 +81,50 @@ def _claims(found: FigureRuns) -> list[Judgeable]:
     return claim_temperatures({label: [run for run in runs if run] for label, runs in _readings(found).items()})
 
 
-def claim_temperatures(by_label: Mapping[str, Sequence[Readings]], of: str = "") -> list[Judgeable]:
-    """What is claimed of the readings of a constant and a random rate, a list for each seed; `of` begins each claim."""
+def claim_temperatures(
+    by_label: Mapping[str, Sequence[Readings]], of: str = "", balance: Callable[[Readings], float | None] | None = None
+) -> list[Judgeable]:
+    """What is claimed of the readings of a constant and a random rate, a list for each seed; `of` begins each claim.
+
+    Whether a run is at equilibrium is read from its ``balance``, by default the `late_balance`.
+    """
     hot = f"{of}The velocities are as hot as the gradient noise says, {{}}: the ratio of the two temperatures is 1"
-    still = f"{of}At the end the training is at equilibrium, {{}}: dissipation balances fluctuation"
-    ratios = {label: [run[-1]["equilibrium_ratio"] for run in runs] for label, runs in by_label.items()}
     hotter = f"{of}The velocities of the random rate are hotter than those of the constant one of equal mean"
     random, constant = ([_late_motion(run) for run in by_label[label]] for label in ("random", "constant"))
     return [
         *(near(hot.format(label), list(map(_agreement, runs)), 1.0, MARGIN) for label, runs in by_label.items()),
-        *(near(still.format(k), [one for one in last if one is not None], 1.0, MARGIN) for k, last in ratios.items()),
+        *claim_balance(by_label, f"{of}At the end", balance or late_balance),
         Claim(hotter, "greater", random, constant),
     ]
+
+
+def claim_balance(
+    by_label: Mapping[str, Sequence[Readings]], when: str, balance: Callable[[Readings], float | None]
+) -> list[Judgeable]:
+    """That each kind of run is at equilibrium then."""
+    still = f"{when} the training is at equilibrium, {{}}: dissipation balances fluctuation"
+    ratios = {label: [balance(run) for run in runs] for label, runs in by_label.items()}
+    return [near(still.format(k), [x for x in some if x is not None], 1.0, MARGIN) for k, some in ratios.items()]
+
+
+def late_balance(readings: Readings) -> float | None:
+    """Dissipation over fluctuation in the last quarter of the readings.
+
+    The ratio of a reading is over a window, which in a short run has most of the transient in it.
+    """
+    above, below = (sum(values[-max(1, len(readings) // 4) :]) for values in _sides(readings))
+    return above / below if below > 0.0 else None
+
+
+def _sides(readings: Readings) -> tuple[list[float], list[float]]:
+    """The dissipation and the fluctuation of each reading, of which it tells the means over the window."""
+    found = []
+    for name in ("dissipation", "fluctuation"):
+        sums = [0.0]  # over all readings so far
+        for k, mean in enumerate((row[name] for row in readings if row[name] is not None), start=1):
+            sums.append(min(k, _WINDOW) * mean + sums[max(0, k - _WINDOW)])
+        found.append(np.diff(sums).tolist())
+    return found[0], found[1]
 
 
 def _late_motion(readings: Readings) -> float:
@@ -119,11 +155,14 @@ def draw_temperatures(first: Mapping[str, Readings], of: str = "") -> list[Panel
     seen, axis = "One run of each; the others differ in their seed. ", "temperature T per direction"
     formula, cooling = "T = l F tr S1 / (2 C (1 - mu) d).", "It reads too hot while the loss falls."
     noise, motion = (_series(first, key) for key in ("temperature", "kinetic_temperature"))
-    ratios = _series(first, "equilibrium_ratio")
+    ratios = [_balance_series(label, readings) for label, readings in first.items()]
     steps = [x for one in ratios for x in one.x if isinstance(x, float)]
     if steps:
         ratios.append(Series("equilibrium", (min(steps), max(steps)), (1.0, 1.0), colour=SPARE))
-    balance = "Dissipation over fluctuation with its 95 % interval: 1 in every stationary state, and in others."
+    balance = (
+        "Dissipation over fluctuation in the quarter of the training before, with its 95 % interval: 1 in every "
+        "stationary state, and in others."
+    )
     return [
         Panel(f"{of}From the gradient noise", "steps", axis, tuple(noise), y_log=True, note=seen + formula),
         Panel(f"{of}From the velocity", "steps", axis, tuple(motion), y_log=True, note=seen + cooling),
@@ -132,15 +171,23 @@ def draw_temperatures(first: Mapping[str, Readings], of: str = "") -> list[Panel
 
 
 def _series(readings: Mapping[str, Readings], key: str) -> list[Series]:
-    """What there is of a key; temperatures above 0, and of the ratio its interval."""
-    ends = ("equilibrium_low", "equilibrium_high") if key == "equilibrium_ratio" else ("", "")
+    """What there is of a temperature above 0."""
     series = []
     for label, every in readings.items():
-        rows = [row for row in every if row[key] is not None and (ends[0] or row[key] > 0.0)]
-        steps = tuple(float(row["step"]) for row in rows)
-        y, low, high = (tuple(row[name] for row in rows) if name else None for name in (key, *ends))
-        series.append(Series(label, steps, y or (), low, high, colour=KINDS[label][1]))
+        rows = [row for row in every if row[key] is not None and row[key] > 0.0]
+        steps, values = ([row[name] for row in rows] for name in ("step", key))
+        series.append(Series(label, tuple(map(float, steps)), tuple(values), colour=KINDS[label][1]))
     return series
+
+
+def _balance_series(label: str, readings: Readings) -> Series:
+    """Dissipation over fluctuation in the quarter of the readings before each, from the fourth on."""
+    steps = [float(row["step"]) for row in readings if row["dissipation"] is not None]
+    above, below = _sides(readings)
+    parts = [slice(max(0, k - max(4, len(readings) // 4)), k) for k in range(4, len(steps) + 1)]
+    ratios = [ratio_of_means(above[part], below[part]) for part in parts]
+    low, high = (tuple(getattr(ratio, end) for ratio in ratios) for end in ("low", "high"))
+    return Series(label, tuple(steps[3:]), tuple(map(float, ratios)), low, high, colour=KINDS[label][1])
 
 
 def _remarks(scale: Scale) -> dict[str, str]:
