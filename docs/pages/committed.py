@@ -53,7 +53,8 @@ def planned() -> dict[str, FigureData]:
     """The preregistered experiments of which there are results, by their name."""
     asked = {name: experiment.calculations("paper") for name, experiment in PLANNED.items()}
     results = {name: calculations.cached_results(some, ROOT / "results") for name, some in asked.items()}
-    return {name: PLANNED[name].figure(records(), "paper", None, some) for name, some in results.items() if some}
+    found = {name: PLANNED[name].figure(records(), "paper", None, some) for name, some in results.items()}
+    return {name: figure for name, figure in found.items() if figure.verdicts}
 
 
 def verdicts(experiment: str) -> list[Verdict]:

@@ -220,7 +220,7 @@ def thermometer() -> SimpleNamespace:
         hotter=[fmean(hot) / fmean(cold) for hot, cold in quarters],
         by_seed=(min(pairs), max(pairs)),
         first_third=fmean(row["equilibrium_ratio"] for run in runs["constant"] for row in run[5:60]),
-        end=fmean(run[-1]["equilibrium_ratio"] for run in runs["constant"]),
+        end=equilibrium.evidence.means[0] if equilibrium.evidence.means else math.nan,
         steps=everything[0][-1]["step"],
         reshuffled=1 - 2 * 0.9 * 256 / (0.1 * (60_000 - 256)),
     )

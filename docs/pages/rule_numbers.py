@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from committed import ROOT, check, figures, records, verdicts
-from heatbath.paper import EXPERIMENTS, calculations
+from heatbath.paper import EXPERIMENTS, PLANNED, calculations
 from heatbath.paper.claims import Every
+from heatbath.paper.experiments import Experiment
 from heatbath.paper.groups import FigureRuns
 from heatbath.report.page import verdict_table
 from heatbath.stats.order import OrderClaim
@@ -78,11 +79,12 @@ def margins() -> SimpleNamespace:
 
 def margin_table() -> str:
     """Return the claims whose verdict changes when all margins are halved or doubled, as a table in Markdown."""
-    planned = _judge()
-    halved, doubled = (_judge(partial(_scale_margin, factor)) for factor in (0.5, 2.0))
+    everything = EXPERIMENTS | PLANNED
+    said = _judge(experiments=everything)
+    halved, doubled = (_judge(partial(_scale_margin, factor), experiments=everything) for factor in (0.5, 2.0))
     rows = [
         f"| {name} | {claim} | {one.outcome} | {halved[name, claim].outcome} | {doubled[name, claim].outcome} |"
-        for (name, claim), one in planned.items()
+        for (name, claim), one in said.items()
         if not one.outcome == halved[name, claim].outcome == doubled[name, claim].outcome
     ]
     head = "| figure | claim | verdict | at half the margin | at twice the margin |\n| --- | --- | --- | --- | --- |\n"
@@ -96,13 +98,15 @@ def _scale_margin(factor: float, claim: Claim) -> Claim:
 
 
 def _judge(
-    change: Callable[[Claim], Claim] = lambda claim: claim, of_few: Callable[[Any], Judgeable] | None = None
+    change: Callable[[Claim], Claim] = lambda claim: claim,
+    of_few: Callable[[Any], Judgeable] | None = None,
+    experiments: Mapping[str, Experiment] = EXPERIMENTS,
 ) -> dict[Key, Verdict]:
     """The verdicts on all claims, with every comparison of two groups changed."""
-    asked = [one for experiment in EXPERIMENTS.values() for one in experiment.calculations("paper")]
+    asked = [one for experiment in experiments.values() for one in experiment.calculations("paper")]
     results = calculations.cached_results(asked, ROOT / "results")
     found: dict[Key, Verdict] = {}
-    for name, experiment in EXPERIMENTS.items():
+    for name, experiment in experiments.items():
         runs = FigureRuns("paper", tuple(experiment.groups("paper")), records(), results)
         for claims_of, planned in ((experiment.claims, True), (experiment.later_claims, False)):
             family = [_changed(claim, change, of_few) for claim in claims_of(runs)]

@@ -41,6 +41,8 @@ def test_planned_experiments_are_found_by_name_and_on_the_page():
         (6, "adamw-batch"),
         (7, "generic"),
         (8, "small-regularisation"),
+        (9, "network-temperature"),
+        (10, "open-claims"),
     ):
         section = PAGE.partition(f"## Experiment {number}:")[2].partition("\n## ")[0]
         assert f"paper/{experiment.replace('-', '_')}.py" in section
@@ -66,7 +68,7 @@ PREDICTED += [0.002 * HOT.get(arm, 1.0) + 0.002 * (arm == "random") for arm in r
 
 def test_reshuffling_confirms_the_theory_where_it_holds():
     figure = reshuffling.EXPERIMENT.figure({}, "paper", results=losses(PREDICTED, lambda _: 1.0))
-    assert outcomes(figure) == ["confirmed"] * 8
+    assert outcomes(figure) == ["confirmed"] * 11
     assert [panel.title.split(", ")[1] for panel in figure.panels] == ["replacement", "shuffled"] * 2
     assert [len(panel.series) for panel in figure.panels] == [2] * 4
     assert figure.missing == ()
@@ -100,6 +102,22 @@ def test_regularisation_is_the_slope_over_the_temperature(slope, expected):
     rise = {128: slope, 256: 0.0, 512: -slope}
     figure = experiment.figure(make_records(configs, accuracy=lambda c: 0.75 + rise[c.batch_size]), "paper")
     assert outcomes(figure) == [expected] * 2
+    assert not experiment.exists("laptop")
+
+
+@pytest.mark.parametrize(("gain", "expected"), [(0.01, "confirmed"), (-0.02, "contradicted")])
+@pytest.mark.parametrize(("name", "claims"), [("figure4-constant", 1), ("figure4-open", 6)])
+def test_what_figure_4_left_open_waits_for_all_its_runs(name, claims, gain, expected):
+    experiment = PLANNED[name]
+    configs = experiment.configs("paper")
+    records = make_records(configs, accuracy=lambda c: 0.75 + gain * (c.protocol.kind == "random"))
+    figure = experiment.figure(records, "paper")
+    assert outcomes(figure) == [expected] * claims
+    assert experiment.has_results(records, "paper")
+    *_, late = (config.run for config in configs if config.weights is None)
+    early = experiment.figure({run: record for run, record in records.items() if run != late}, "paper")
+    assert len(early.verdicts) == {1: 0, 6: 4}[claims]
+    assert not experiment.has_results(make_records(configs[:20]), "paper")
     assert not experiment.exists("laptop")
 
 
@@ -181,7 +199,7 @@ def test_random_is_compared_with_constant_and_with_every_cyclic_protocol(gain, e
         }
     figure = generic.EXPERIMENT.figure({}, "paper", results=results)
     assert outcomes(figure) == expected * 12
-    assert [len(panel.series) for panel in figure.panels] == [4, 4]
+    assert [len(panel.series) for panel in figure.panels] == [5, 5]
     unseen = generic.EXPERIMENT.figure({}, "paper", results={})
     assert (outcomes(unseen), unseen.missing[0]) == ([], "36 of 36 claims wait for their runs.")
 

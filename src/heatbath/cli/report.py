@@ -94,9 +94,8 @@ def _report_on_paper(source: Path, scale: str | None, seeds: int | None, out: Pa
         folder = source if source.is_dir() else source.parent
         chosen = _choose_scale(known, scale, folder, source)
         experiments = [experiment for experiment in find_experiments() if experiment.exists(chosen)]
-        experiments += [
-            one for one in PLANNED.values() if calculations.cached_results(one.calculations(chosen), folder)
-        ]
+        found = {name: calculations.cached_results(one.calculations(chosen), folder) for name, one in PLANNED.items()}
+        experiments += [one for name, one in PLANNED.items() if one.has_results(known, chosen, seeds, found[name])]
         left_out = [experiment.name for experiment in find_experiments() if not experiment.exists(chosen)]
         asked = [calculation for experiment in experiments for calculation in experiment.calculations(chosen)]
         results = calculations.cached_results(asked, folder)

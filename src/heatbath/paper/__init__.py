@@ -20,6 +20,7 @@ from heatbath.paper import (
     generic,
     laws,
     network_temperature,
+    open_claims,
     period,
     plain_loop,
     regularisation,
@@ -47,8 +48,11 @@ _PLANNED = (
 )
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*_FIGURES, *_BEYOND)}
-PLANNED: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _PLANNED}
-"""Preregistered in docs/preregistration.md: run where they are named, and reported on where there are results."""
+PLANNED: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (*(module.EXPERIMENT for module in _PLANNED), open_claims.ALONE, open_claims.OPEN)
+}
+"""Preregistered in docs/preregistration.md: run where they are named, and reported on where there are verdicts."""
 
 
 def find_experiments(names: Sequence[str] = ()) -> list[Experiment]:

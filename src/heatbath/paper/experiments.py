@@ -68,7 +68,12 @@ class Experiment:
     def has_results(
         self, records: Records, scale: Scale, seeds: int | None = None, results: Results | None = None
     ) -> bool:
-        """Return whether any of its runs has ended, or any of its calculations has a result; as `figure` is asked."""
+        """Return whether any of its runs has ended, or any of its calculations has a result; as `figure` is asked.
+
+        One that is run in parts shares runs with others, and has results where a claim can be judged.
+        """
+        if self.in_parts:
+            return bool(self.figure(records, scale, seeds, results).verdicts)
         ended = any(has_ended(records, config) for config in self.configs(scale, seeds))
         return ended or any(calculation.name in (results or ()) for calculation in self.calculations(scale))
 

@@ -12,7 +12,7 @@ from heatbath.paper.claims import Every, above, near
 from heatbath.paper.experiments import Calculation, Experiment, ProgressCallback
 from heatbath.paper.groups import CONSTANT, FigureRuns, Scale
 from heatbath.paper.pictures import mean_points
-from heatbath.report.panels import Panel
+from heatbath.report.panels import Panel, Series
 from heatbath.stats.verdicts import Judgeable
 
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 6, "paper": 20}
@@ -124,7 +124,9 @@ def _claims(found: FigureRuns) -> list[Judgeable]:
 
 def _panels(found: FigureRuns) -> list[Panel]:
     axes = {"loss": "ln(other / random)", "accuracy": "random - other"}
-    note = "Mean over seeds and three rates with its 95 % interval; above 0 random is better."
+    note = (
+        "Mean over seeds and three rates with its 95 % interval. Above 0 random is better; in the band they are alike."
+    )
     panels = []
     for word, metric in _METRICS.items():
         series = []
@@ -135,6 +137,9 @@ def _panels(found: FigureRuns) -> list[Panel]:
             if some:
                 series.append(mean_points(f"against {other}", some, colour))
         if series:
+            titles = tuple(dict.fromkeys(str(title) for one in series for title in one.x))
+            low, zero, high = ((sign * MARGINS[word],) * len(titles) for sign in (-1.0, 0.0, 1.0))
+            series.append(Series("equal", titles, zero, low, high, colour=5))
             panels.append(Panel(f"Random against others: test {word}", "", axes[word], tuple(series), note=note))
     return panels
 

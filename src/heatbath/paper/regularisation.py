@@ -39,10 +39,11 @@ EXPERIMENT = Experiment(
     name="regularisation",
     title="Temperature at equal summed rate",
     question=(
-        "The paper holds that a higher temperature generalises better, and compares at equal epochs, where a hotter "
-        "run has a larger summed rate, too. Does temperature help at equal summed rate?"
+        "A higher temperature is often said to generalise better, and is compared at equal epochs, where a hotter run "
+        "has a larger summed rate, too. Does temperature help at equal summed rate?"
     ),
     groups=_groups,
     claims=_claims,
+    in_parts=True,
     panels=lambda found: [group_panel(found, found.part(part), FINAL_TEST, part) for part in found.parts],
 )

@@ -162,15 +162,7 @@ def _claims(found: FigureRuns) -> list[Judgeable]:
     same = f"{deep}, replacement: random and constant at 4/3 l have the same regularised loss"
     random, control = (losses.at(deep, "replacement", arm) for arm in ("random", "constant 4/3 l"))
     claims.append(Claim(same, "equal", random, control, LOSS_MARGIN))
-    base, hot = (losses.at(deep, "replacement", arm) for arm in ("constant l", "constant 2l"))
-    governs = (
-        f"{deep}, replacement: at equal summed rate arms of equal temperature have the same loss, a hotter one more"
-    )
-    alike = {
-        arm: Claim(governs, "equal", losses.at(deep, "replacement", arm), base, LOSS_MARGIN)
-        for arm in ("constant 2l, batch 2C", "constant 2l, momentum 0.8")
-    }
-    claims.append(Every(governs, {**alike, "constant 2l": Claim(governs, "greater", hot, base, LOSS_MARGIN)}))
+    claims.append(_governed_by_temperature(losses, "replacement"))
     still = f"{deep}: twice the summed rate changes no arm"
     parts = {
         f"{sampling}, {arm}": Claim(
@@ -185,6 +177,30 @@ def _claims(found: FigureRuns) -> list[Judgeable]:
         for arm in ARMS
     }
     return [*claims, Every(still, parts)]
+
+
+def _later_claims(found: FigureRuns) -> list[Judgeable]:
+    """The law itself, (eps + s2) / eps where epochs are reshuffled, and what governs the perceptron there."""
+    losses = _Losses(found)
+    claims: list[Judgeable] = []
+    for sampling in SAMPLINGS:
+        said = f"{NETWORKS[0]}, {sampling}: random lies above constant l by the factor that the theory says"
+        random, base = (losses.over_prediction(sampling, arm) for arm in ("random", "constant l"))
+        claims.append(Claim(said, "equal", random, base, Factor(1.0 + MARGIN)))
+    return [*claims, _governed_by_temperature(losses, "shuffled")]
+
+
+def _governed_by_temperature(losses: _Losses, sampling: str) -> Judgeable:
+    network = NETWORKS[1]
+    said = (
+        f"{network}, {sampling}: at equal summed rate arms of equal temperature have the same loss, a hotter one more"
+    )
+    base, hot = (losses.at(network, sampling, arm) for arm in ("constant l", "constant 2l"))
+    alike = {
+        arm: Claim(said, "equal", losses.at(network, sampling, arm), base, LOSS_MARGIN)
+        for arm in ("constant 2l, batch 2C", "constant 2l, momentum 0.8")
+    }
+    return Every(said, {**alike, "constant 2l": Claim(said, "greater", hot, base, LOSS_MARGIN)})
 
 
 def _panels(found: FigureRuns) -> list[Panel]:
@@ -223,6 +239,7 @@ EXPERIMENT = Experiment(
     ),
     calculations=_calculations,
     claims=_claims,
+    later_claims=_later_claims,
     panels=_panels,
     in_parts=True,
     remarks=lambda scale: {"weight decay": f"{_DECAY:g}", "summed rate": f"{SUMMED_RATE[scale]:g}, and twice it"},

@@ -87,8 +87,8 @@ EXPERIMENT = Experiment(
     name="small-regularisation",
     title="Temperature at equal summed rate, small networks",
     question=(
-        "The paper holds that a higher temperature generalises better. Does it on three small networks, where the "
-        "summed rate cannot be the reason?"
+        "A higher temperature is often said to generalise better. Does it on three small networks, where the summed "
+        "rate cannot be the reason?"
     ),
     calculations=lambda scale: [calculation(network, size) for network in _networks(scale) for size in _BATCH_SIZES],
     claims=_claims,

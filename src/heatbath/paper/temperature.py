@@ -181,13 +181,14 @@ def _series(readings: Mapping[str, Readings], key: str) -> list[Series]:
 
 
 def _balance_series(label: str, readings: Readings) -> Series:
-    """Dissipation over fluctuation in the quarter of the readings before each, from the fourth on."""
+    """Dissipation over fluctuation in the quarter of the readings before each, after the first tenth."""
     steps = [float(row["step"]) for row in readings if row["dissipation"] is not None]
     above, below = _sides(readings)
-    parts = [slice(max(0, k - max(4, len(readings) // 4)), k) for k in range(4, len(steps) + 1)]
+    first = max(4, len(readings) // 10)
+    parts = [slice(max(0, k - max(4, len(readings) // 4)), k) for k in range(first, len(steps) + 1)]
     ratios = [ratio_of_means(above[part], below[part]) for part in parts]
     low, high = (tuple(getattr(ratio, end) for ratio in ratios) for end in ("low", "high"))
-    return Series(label, tuple(steps[3:]), tuple(map(float, ratios)), low, high, colour=KINDS[label][1])
+    return Series(label, tuple(steps[first - 1 :]), tuple(map(float, ratios)), low, high, colour=KINDS[label][1])
 
 
 def _remarks(scale: Scale) -> dict[str, str]:
