@@ -50,7 +50,7 @@ def test_no_word_of_a_help_text_is_broken(heatbath, monkeypatch):
         ("heatbath train --protocol ", ["constant", "random", "cyclic:20"]),
         ("heatbath train --model ", ["mlp", "cnn", "vgg16"]),
         ("heatbath compare store --metric test_", ["test_accuracy", "test_loss"]),
-        ("heatbath reproduce figure", [f"figure{k}" for k in range(1, 7)]),
+        ("heatbath reproduce figure", [*(f"figure{k}" for k in range(1, 7)), "figure4-constant", "figure4-open"]),
         ("heatbath runs list --store m", ["mine"]),
         ("heatbath report m", ["mine", "my.jsonl"]),
     ],
