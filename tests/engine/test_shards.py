@@ -20,7 +20,7 @@ def test_a_part_does_not_depend_on_the_order_of_the_runs():
     assert {config.run for config in one} == {config.run for config in other}
 
 
-@pytest.mark.parametrize(("first", "step"), [(0, 1), (1, 1), (5, 10)])
+@pytest.mark.parametrize(("first", "step"), [(0, 1), (1, 1), (1, 10)])
 def test_a_slurm_array_says_which_part(first, step):
     def task(number):
         names = {"ID": first + step * number, "MIN": first, "COUNT": 4, "STEP": step}
@@ -45,5 +45,10 @@ def test_auto_needs_an_array_and_a_part_must_have_runs():
     uneven = {"ID": "7", "MIN": "1", "COUNT": "3"}  # of --array=1,3,7
     with pytest.raises(ValueError, match="evenly spaced"):
         take_shard(CONFIGS, "auto", {f"SLURM_ARRAY_TASK_{name}": value for name, value in uneven.items()})
+    alone = {"ID": "3", "MIN": "3", "COUNT": "1"}  # one of them, submitted again
+    with pytest.raises(ValueError, match=r"begins at 3 may be a part of one; begin at 0 or 1, or give K/N$"):
+        take_shard(CONFIGS, "auto", {f"SLURM_ARRAY_TASK_{name}": value for name, value in alone.items()})
+    with pytest.raises(ValueError, match="SLURM_ARRAY_TASK_ID is no number"):
+        take_shard(CONFIGS, "auto", {"SLURM_ARRAY_TASK_ID": "x"})
     with pytest.raises(ValueError, match="only 20 runs"):
         take_shard(CONFIGS, "21/30")

@@ -103,8 +103,8 @@ app = typer.Typer(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status.
 
-    0 is success, 1 that damage was found or a gate failed, 2 a wrong call, 3 that a run diverged or a gate is
-    undecided, 130 Ctrl-C and 143 SIGTERM.
+    0 is success, 1 that damage or two different records of a run were found or a gate failed, 2 a wrong call, 3 that a
+    run diverged or a gate is undecided, 130 Ctrl-C and 143 SIGTERM.
     """
     with stoppable() as signals:
         status = _run(arguments)

@@ -51,7 +51,8 @@ def merge_stores(others: list[Path], store: Path = Path("runs"), create: bool = 
             warn(f"{file} is damaged, and was left out")
 
     data = {part: vars(took) for part, took in merged.items()}
-    return Answer({"merged": data, "calculations": copied, "damaged": damaged}, show)
+    status = int(any(took.differing for took in merged.values()))
+    return Answer({"merged": data, "calculations": copied, "damaged": damaged}, show, status)
 
 
 def export_runs(file: str, filters: Filters) -> Answer:

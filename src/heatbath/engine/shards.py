@@ -39,11 +39,15 @@ def _of_slurm(environment: Mapping[str, str]) -> str:
     for name in ("ID", "MIN", "COUNT", "STEP"):
         try:
             numbers[name] = int(environment[f"SLURM_ARRAY_TASK_{name}"])
-        except (KeyError, ValueError):
+        except (KeyError, ValueError) as error:
             if name not in numbers:
-                words = f"this is not a task of a Slurm array (SLURM_ARRAY_TASK_{name} is not set)"
+                what = "not set" if isinstance(error, KeyError) else "no number"
+                words = f"this is not a task of a Slurm array (SLURM_ARRAY_TASK_{name} is {what})"
                 raise ValueError(f"shard auto: {words}") from None
     part, beside = divmod(numbers["ID"] - numbers["MIN"], max(1, numbers["STEP"]))
     if beside or not 0 <= part < numbers["COUNT"]:
         raise ValueError("shard auto: tasks of a Slurm array must be evenly spaced, as in --array=1-8; or give K/N")
+    if numbers["MIN"] > 1:  # a task that is submitted again alone would take the runs of all
+        words = f"a Slurm array that begins at {numbers['MIN']} may be a part of one"
+        raise ValueError(f"shard auto: {words}; begin at 0 or 1, or give K/N")
     return f"{part + 1}/{numbers['COUNT']}"

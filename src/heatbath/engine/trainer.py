@@ -36,10 +36,13 @@ Lent: TypeAlias = "tuple[dict[tuple[Any, ...], Dataset | Splits], Any]"
 
 
 class Trainer:
-    """Trains stacks, one after another, with the options of the call, of which the device is resolved."""
+    """Trains stacks, one after another, with the options of the call, of which the device is resolved.
 
-    def __init__(self, options: Options, checkpoints: Path) -> None:
-        self._options, self._folder = options, checkpoints
+    Data that is nowhere to be found is fetched, or not: where somebody else may have it.
+    """
+
+    def __init__(self, options: Options, checkpoints: Path, *, fetch: bool = True) -> None:
+        self._options, self._folder, self._fetch = options, checkpoints, fetch
         self._device = torch.device(options.device)
         self._shelf = Shelf(checkpoints)
         self._datasets: dict[tuple[Any, ...], Dataset | Splits] = {}
@@ -76,7 +79,7 @@ class Trainer:
             DataError: something can be neither found nor fetched; the message says how to get it.
         """
         try:
-            for config in {(_data_key(config), config.batch_size): config for config in configs}.values():
+            for config in {(data_key(config), config.batch_size): config for config in configs}.values():
                 if config.task is not None:
                     check_batches(live_task(config.task), config.training_images, config.batch_size)
                     continue
@@ -88,7 +91,7 @@ class Trainer:
 
     def dataset(self, config: RunConfig, progress: Callable[[str, int, int], None] | None = None) -> Dataset | Splits:
         """Return the images, or the samples of the task, of a run, loaded once."""
-        key = _data_key(config)
+        key = data_key(config)
         if key not in self._datasets and config.task is not None:
             self._datasets[key] = split_task(live_task(config.task), config.validation, self._device)
         elif key not in self._datasets:
@@ -96,6 +99,7 @@ class Trainer:
                 config.dataset,
                 device=self._options.device,
                 data_dir=self._options.data_dir,
+                download=self._fetch,
                 validation=config.validation,
                 statistics=None if config.weights is None else "imagenet",
                 progress=progress,
@@ -108,12 +112,12 @@ class Trainer:
         if load is None:
             return None
         if self._features is None:
-            self._features = load(config.weights, self._options.data_dir, progress)
+            self._features = load(config.weights, self._options.data_dir, progress, download=self._fetch)
         return self._features
 
     def lend(self, config: RunConfig) -> Lent:
         """Return the data of a run, for a trainer elsewhere to `adopt`."""
-        return {_data_key(config): self.dataset(config)}, self.features(config)
+        return {data_key(config): self.dataset(config)}, self.features(config)
 
     def adopt(self, lent: Lent) -> None:
         """Take data from a trainer elsewhere instead of looking for it."""
@@ -196,7 +200,8 @@ class Trainer:
             torch.set_num_threads(before)
 
 
-def _data_key(config: RunConfig) -> tuple[Any, ...]:
+def data_key(config: RunConfig) -> tuple[Any, ...]:
+    """Return what tells the data of runs apart."""
     return config.dataset, config.validation, config.weights, config.task
 
 

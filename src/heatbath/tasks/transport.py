@@ -19,7 +19,7 @@ from heatbath.data.formats import DataError
 from heatbath.tasks.samples import Samples
 
 _FILES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-_HERE = "train in this process with workers=1"
+_HERE = "train in this process, on this machine with workers=1"
 _BY_VALUE = f"pip install cloudpickle, put it into a module, or {_HERE}"
 
 

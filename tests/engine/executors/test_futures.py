@@ -1,5 +1,6 @@
 """Jobs as futures: in processes, in threads and on a real Dask cluster; workers are killed, or lack the data."""
 
+import errno
 import importlib
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -204,14 +206,89 @@ def test_a_dask_scheduler_that_dies_ends_the_call(short_slices, tmp_path, monkey
 
 
 @contextmanager
-def dask_process(kind, scheduler_file, *options):
+def dask_process(kind, scheduler_file, *options, **environment):
     """A process of Dask's own command, killed at the end."""
     command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", "--scheduler-file", str(scheduler_file)]
-    with subprocess.Popen([*command, "--no-dashboard", *options], stderr=subprocess.DEVNULL) as process:
+    settings = {"stderr": subprocess.DEVNULL, "env": {**os.environ, **environment}}
+    with subprocess.Popen([*command, "--no-dashboard", *options], **settings) as process:
         try:
             yield process
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        ('__version__ = "0.0.1"', r"^\S+ has heatbath 0\.0\.1, the driver heatbath \S+: install the same on all$"),
+        ('raise ImportError("no such thing")', r"^a worker lacks heatbath \(no such thing\): install \S+ on all$"),
+    ],
+)
+def test_a_worker_with_a_heatbath_that_has_none_of_this_code_is_refused(there, words, tmp_path):
+    """Its version is asked for without our functions, which it could not find."""
+    distributed = pytest.importorskip("distributed")
+    (tmp_path / "heatbath").mkdir()
+    (tmp_path / "heatbath/__init__.py").write_text(there)
+    file = tmp_path / "scheduler.json"
+    with (
+        dask_process("scheduler", file, "--host", "127.0.0.1", "--port", "0"),
+        distributed.Client(scheduler_file=str(file), set_as_default=False) as client,
+        dask_process("worker", file, "--no-nanny", PYTHONPATH=str(tmp_path)),
+        pytest.raises(ValueError, match=words),
+    ):
+        run(REAL, tmp_path / "store", "cpu", executor=client.get_executor(), workers=1)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_dask_in_a_script_without_a_guard(interrupted, tmp_path):
+    """Workers do not import the script again; a Ctrl-C in the terminal reaches it alone, and leaves none behind."""
+    pytest.importorskip("distributed")
+    script = f"""
+import heatbath as hb, os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def stop(progress):
+    if {interrupted} and progress.epochs_done:
+        os.killpg(0, signal.SIGINT)
+configs = hb.sweep(hb.RunConfig(epochs=4, batch_size=200), seed=range(3))
+print(len(hb.run(configs, "store", "cpu", executor="dask", workers=2, progress=stop)))
+"""
+    (tmp_path / "script.py").write_text(script)
+    settings = {"cwd": tmp_path, "capture_output": True, "text": True, "start_new_session": True}
+    done = subprocess.run([sys.executable, "script.py"], **settings)
+    if not interrupted:
+        assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+    else:
+        *_, last = done.stderr.splitlines()
+        assert "Interrupted: stopped: " in last
+        assert "distributed" not in done.stderr.replace("engine/executors", "")
+    found = subprocess.run(["pgrep", "-f", "distributed.cli.dask_worker tcp"], stdout=subprocess.PIPE, text=True)
+    assert found.stdout == ""
+
+
+def test_a_full_disk_of_a_worker_is_told_with_its_name(engine, short_slices, tmp_path, monkeypatch):
+    """It is not the disk of the store."""
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(trainer.Saver, "save", fail)
+    words = rf"^{socket.gethostname()} has no space left in {tempfile.gettempdir()}: set TMPDIR there$"
+    with ThreadPoolExecutor(1) as pool, pytest.raises(OSError, match=words):
+        run(CONFIGS[:1], tmp_path, "cpu", executor=pool)
+
+
+def test_a_lack_of_memory_is_an_outcome_and_not_an_error_of_the_executor(gpu, short_slices, tmp_path, monkeypatch):
+    """The stack is too large for the worker; smaller ones are not."""
+    build = trainer.Stack
+
+    def too_large(configs, *arguments, **options):
+        if len(configs) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return build(configs, *arguments, **options)
+
+    monkeypatch.setattr(trainer, "Stack", too_large)
+    with ThreadPoolExecutor(1) as pool:
+        assert curves(run(CONFIGS, tmp_path, "cuda", executor=pool)) == alone(CONFIGS)
 
 
 def test_a_dask_cluster_without_workers_is_told(tmp_path, monkeypatch):

@@ -13,9 +13,13 @@ from unittest.mock import Mock
 
 import pytest
 
+import heatbath as hb
 from fake_engine import curves
+from heatbath.engine.jobs import Measured
 from heatbath.engine.run import load, run
 from heatbath.runs.configs import RunConfig, sweep
+from heatbath.tasks import transport
+from own_task import network, points
 
 ray = pytest.importorskip("ray")
 executor = pytest.importorskip("heatbath.engine.executors.ray")
@@ -42,6 +46,7 @@ def expected():
 def short_letters(monkeypatch):
     """A message for each epoch."""
     monkeypatch.setattr(executor, "LETTER", 0.0)
+    monkeypatch.setattr(executor, "_SHARE", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -92,21 +97,62 @@ def test_a_killed_driver_leaves_no_work_behind_and_the_same_call_goes_on(cluster
     assert curves(load(tmp_path)) == expected
 
 
-def test_a_killed_node_costs_what_was_not_saved(cluster, expected, short_letters, tmp_path):
+def test_a_killed_node_costs_what_was_not_saved(cluster, short_letters, tmp_path, monkeypatch):
+    """It is killed while it trains; the run that it had goes on within seconds from its last epoch but one."""
     victim = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.5", **MEMORY)
-    said, killed = [], []
+    configs = sweep(RunConfig(epochs=40, batch_size=100), seed=range(6))
+    said, killed, resumed, told, jobs, made = [], [], [], [], set(), []
+    places, keep = executor.RayCluster.count_places, executor.keep
+    monkeypatch.setattr(executor.RayCluster, "count_places", lambda self: made.append(self) or places(self))
+
+    def count(delivery, job, checkpoints):
+        outcome = keep(delivery, job, checkpoints)
+        if isinstance(outcome, Measured) and outcome.restored and killed:
+            resumed.append(time.monotonic())
+        elif isinstance(outcome, Measured):
+            told.append(outcome)
+            jobs.add(job.name)
+        return outcome
 
     def kill_a_node(progress):
-        if progress.message:
-            said.append(progress.message)
-        if progress.epochs_done >= 4 and not killed:
+        said.append(progress.message or "")
+        there = [stream for stream, node in made[0]._nodes.items() if node == victim.node_id]
+        if not killed and any(made[0]._busy[stream].name in jobs for stream in there):
             killed.append(time.monotonic())
             cluster.remove_node(victim, allow_graceful=False)
 
-    records = run(CONFIGS, tmp_path, "cpu", executor=f"ray:{cluster.address}", progress=kill_a_node)
-    assert killed
+    monkeypatch.setattr(executor, "keep", count)
+    records = run(configs, tmp_path, "cpu", executor=f"ray:{cluster.address}", progress=kill_a_node)
+    assert curves(records) == curves(run(configs, device="cpu", workers=2))
+    assert len([message for message in said if "lost" in message]) == 1
+    assert 240 <= len(told) <= 242
+    assert resumed[0] - killed[0] < 20.0
+
+
+def test_data_that_nodes_lack_is_put_into_the_cluster_once(cluster, tmp_path, monkeypatch):
+    """The task's data is on another machine, as far as the two workers know."""
+    monkeypatch.setattr(transport, "_machine", lambda: "elsewhere")
+    put, puts = ray.put, []
+    monkeypatch.setattr(ray, "put", lambda value: puts.append(value) or put(value))
+    task = hb.Task(network, points(0), points(1), name="points")
+    configs = sweep(RunConfig(task=task, batch_size=10, epochs=40), seed=range(6))
+    records = run(configs, tmp_path, "cpu", executor=f"ray:{cluster.address}")
+    monkeypatch.undo()
+    assert curves(records) == curves(run(configs, device="cpu", workers=1))
+    assert len(puts) == 1
+
+
+def test_where_nodes_have_gpus_a_job_takes_one(cluster, expected, tmp_path):
+    """Ray believes what it is told: there is no GPU, so the worker trains on its CPU."""
+    node = cluster.add_node(num_cpus=1, num_gpus=1, node_ip_address="127.0.0.6", **MEMORY)
+    free = []
+    try:
+        where = {"executor": f"ray:{cluster.address}", "device": "auto"}
+        records = run(CONFIGS, tmp_path, progress=lambda _: free.append(ray.available_resources().get("GPU")), **where)
+    finally:
+        cluster.remove_node(node)
     assert curves(records) == expected
-    assert all("lost" in message or "trains" in message or "go on" in message for message in said)
+    assert None in free  # taken
 
 
 def test_a_node_that_vanishes_holds_up_nobody(watchful_cluster, expected, short_letters, tmp_path):

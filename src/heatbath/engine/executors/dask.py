@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,9 +17,9 @@ import distributed
 from distributed.comm.core import connect
 
 from heatbath.engine.executors.futures import Futures
-from heatbath.engine.executors.parcels import WorkerFacts
 from heatbath.engine.options import Options
 from heatbath.engine.trainer import Lent
+from heatbath.system import machine
 
 _ANSWER = 10.0  # seconds for a scheduler to answer
 _PATIENCE = 120.0  # seconds for a worker to have a place, and to import torch there
@@ -38,10 +42,10 @@ class DaskCluster(Futures):
         self._client: Any = _connect(options, where) if self._own else where
         super().__init__(options, checkpoints, self._client.get_executor(pure=False))
 
-    def ask_worker(self) -> WorkerFacts:
-        """Return what a worker says of its machine."""
+    def ask_worker(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns on a worker."""
         try:
-            return super().ask_worker()
+            return super().ask_worker(question, *arguments)
         except TimeoutError:
             raise OSError(f"no worker of the Dask cluster has had a free place for {self.patience:.0f} s") from None
 
@@ -66,7 +70,40 @@ class DaskCluster(Futures):
         """Take back what is not being computed, and end a cluster of our own."""
         super().close()
         if self._own:
+            cluster = self._client.cluster
             self._client.close()
+            if cluster is not None:
+                cluster.close()
+
+
+class _OwnCluster(distributed.LocalCluster):
+    """A scheduler in this process, and workers that are programs of their own.
+
+    Dask's own workers import the caller's script a second time. These do not, and a Ctrl-C in the terminal, which is
+    for this process to act upon, does not reach them. Without their scheduler they end.
+    """
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(n_workers=0, dashboard_address=None, silence_logs=logging.CRITICAL)
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", self.scheduler_address, "--no-dashboard"]
+        self._program = subprocess.Popen(
+            [*command, "--nworkers", str(workers), "--nthreads", "1", "--death-timeout", f"{_PATIENCE:.0f}"],
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # what a task prints must not come between what the command prints
+            env={**os.environ, "DASK_LOGGING__DISTRIBUTED": "critical"},
+            start_new_session=True,
+        )
+
+    def close(self, timeout: float | None = None) -> Any:
+        """End the workers, whatever they are doing, and the scheduler."""
+        if self._program.poll() is None:
+            os.killpg(self._program.pid, signal.SIGTERM)
+            try:
+                self._program.wait(_ANSWER)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._program.pid, signal.SIGKILL)
+                self._program.wait()
+        return super().close(timeout)
 
 
 def _connect(options: Options, address: str | None) -> Any:
@@ -76,14 +113,7 @@ def _connect(options: Options, address: str | None) -> Any:
             with ThreadPoolExecutor(1) as thread:  # a notebook has a loop of its own
                 thread.submit(asyncio.run, _knock(address)).result()
             return distributed.Client(address, timeout=_ANSWER, set_as_default=False)
-        # A Ctrl-C is for this process to act upon; children that start with the signal blocked never see it.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            return distributed.Client(
-                n_workers=options.workers, threads_per_worker=1, dashboard_address=None, set_as_default=False
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        return distributed.Client(_OwnCluster(options.workers or machine.available_cores()), set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         words = str(error).partition("\n")[0] or f"no answer within {_ANSWER:.0f} s"
         raise OSError(f"no Dask scheduler at {address or 'this machine'}: {words}") from None

@@ -7,7 +7,7 @@ with the stack as it stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from heatbath.engine.executors.choice import NextJob, Outcomes
-from heatbath.engine.executors.parcels import Delivery, WorkerFacts, describe_worker, keep, pack, whole_slice
+from heatbath.engine.executors.parcels import Delivery, keep, pack, whole_slice
 from heatbath.engine.executors.remote import Remote
 from heatbath.engine.jobs import Ended, Job, Measured, Outcome
 from heatbath.engine.options import Options
@@ -36,11 +36,10 @@ class Futures(Remote):
         self._executor = where
         self._busy: dict[futures.Future[list[Delivery]], tuple[Job, int, bool]] = {}  # and whether data is with it
 
-    def ask_worker(self) -> WorkerFacts:
-        """Return what a worker says of its machine."""
+    def ask_worker(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns on a worker."""
         with _plain_errors():
-            facts: WorkerFacts = self._executor.submit(describe_worker, self.options).result(self.patience)
-        return facts
+            return self._executor.submit(question, *arguments).result(self.patience)
 
     def count_places(self) -> int:
         """Return how many workers the executor has.

@@ -28,7 +28,7 @@ from heatbath.data.formats import DataError
 from heatbath.engine.jobs import Ended, Job, Measured, Outcome
 from heatbath.engine.options import Options
 from heatbath.engine.trainer import Lent, Trainer
-from heatbath.runs.checkpoints import REFUSED, DamagedCheckpointError, read_checkpoint
+from heatbath.runs.checkpoints import REFUSED, DamagedCheckpointError, is_disk_full, read_checkpoint
 from heatbath.system import locks, machine
 from heatbath.system.whole_files import whole_file
 
@@ -37,7 +37,8 @@ from heatbath.system.whole_files import whole_file
 class Parcel:
     """A job for a worker, whose sources are names of files, and the states in these.
 
-    The worker resolves the device of the options. Its runs stand after ``epoch``, as far as the driver knows.
+    Its runs stand after ``epoch``, as far as the driver knows. A worker that can tell while it trains waits for
+    ``pace`` seconds between two messages.
     """
 
     job: Job
@@ -45,6 +46,7 @@ class Parcel:
     options: Options
     versions: dict[str, str]
     epoch: int = 0
+    pace: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,10 @@ class WorkerFacts:
     host: str
 
 
+# An expression, for a worker whose heatbath may have none of our functions.
+ASK_FOR_HEATBATH = "__import__('socket').gethostname(), getattr(__import__('heatbath'), '__version__', 'unknown')"
 _PREFIX = "heatbath-worker-"  # of the folders of workers
 _YOUNG = 60.0  # seconds within which a folder may not have its lock yet
-LETTER = 0.5  # seconds between two messages of a worker that can send them while it trains
 
 Delivery: TypeAlias = tuple[Outcome, bytes | None]
 """What comes back: an outcome, and the content of the checkpoint that it names."""
@@ -99,14 +102,14 @@ def describe_worker(options: Options) -> WorkerFacts:
     return WorkerFacts(device, machine.free_gpu_memory(device), own_versions(), socket.gethostname())
 
 
-def pack(job: Job, options: Options, epoch: int = 0) -> bytes:
+def pack(job: Job, options: Options, epoch: int = 0, pace: float = 0.0) -> bytes:
     """Return a parcel with a job and the states that it goes on from.
 
     It is opened by our code on the worker: a task's modules may be missing there, and only we can say so in one line.
     """
     files = {file.name: file.read_bytes() for file in job.sources if file is not None}
     sources = tuple(None if file is None else Path(file.name) for file in job.sources)
-    return pickle.dumps(Parcel(replace(job, sources=sources), files, options, own_versions(), epoch))
+    return pickle.dumps(Parcel(replace(job, sources=sources), files, options, own_versions(), epoch, pace))
 
 
 def keep(delivery: Delivery, job: Job, checkpoints: Path) -> Outcome:
@@ -147,8 +150,11 @@ class _Workshop:
         self._lock = locks.keep_private(os.open(self.folder, os.O_RDONLY))
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         if self._trainer is None or self._trainer[0] != options:
-            resolved = replace(options, device=machine.choose_device(options.device))
-            self._trainer = options, Trainer(resolved, self.folder)
+            try:
+                machine.choose_device(options.device)
+            except ValueError as error:
+                raise ValueError(f"{socket.gethostname()}: {error}") from None
+            self._trainer = options, Trainer(options, self.folder, fetch=False)
         if data is not None:
             self._trainer[1].adopt(data)
         for name, content in parcel.states.items():
@@ -201,7 +207,7 @@ def train_parcel(packed: bytes, data: Lent | None = None) -> Iterator[list[Deliv
     while True:
         for outcome, state in train_slice(parcel, data):
             letter.append((outcome, state))
-            if state is not None or time.monotonic() - sent >= LETTER:
+            if state is not None or time.monotonic() - sent >= parcel.pace:
                 yield letter
                 letter, sent = [], time.monotonic()
         if isinstance(outcome, Ended):
@@ -239,6 +245,11 @@ def train_slice(parcel: Parcel, data: Lent | None = None) -> Iterator[Delivery]:
                 return
     except DataError as error:
         yield Ended("no data", f"{socket.gethostname()}: {error}"), None
+    except OSError as error:
+        if is_disk_full(error):  # the store has room
+            where = f"{socket.gethostname()} has no space left in {workshop.folder.parent}"
+            raise OSError(f"{where}: set TMPDIR there") from None
+        raise
     finally:
         if not stays:
             workshop.leave()

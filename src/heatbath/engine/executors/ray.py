@@ -7,8 +7,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,7 @@ from ray import exceptions
 
 from heatbath.engine.executors.choice import NextJob, Outcomes
 from heatbath.engine.executors.parcels import (
-    LETTER,
     Delivery,
-    WorkerFacts,
-    describe_worker,
     keep,
     pack,
     train_parcel,
@@ -28,11 +26,14 @@ from heatbath.engine.executors.parcels import (
 from heatbath.engine.executors.remote import Remote
 from heatbath.engine.jobs import Ended, Job, Outcome
 from heatbath.engine.options import Options
+from heatbath.engine.trainer import data_key
 from heatbath.system.machine import keep_freed_memory
 
 _ANSWER = 10.0  # seconds for a cluster to answer
 _LOOK = 3.0  # seconds between two looks at which nodes there are
 _PATIENCE = 120.0  # seconds for a node of it to have a place, and to import torch there
+LETTER = 0.5  # seconds between two messages of a worker, at least
+_SHARE = 0.005  # seconds that the driver has for a message, with a state that it writes down
 
 _TOKEN = "; if it asks for a token, set RAY_AUTH_MODE=token here and on its nodes"
 _SETTINGS = b"\x04"  # the kind of the first frame that each side of HTTP/2 sends; here it sets nothing
@@ -65,20 +66,21 @@ class RayCluster(Remote):
         self._nodes: dict[Any, str] = {}  # on which each stream is trained, once it has said so
         self._alive: set[str] = set()
         self._lent: set[Any] = set()  # the streams that data was sent with
+        self._shared: dict[Any, Any] = {}  # references to that data
+        self._pace = LETTER  # seconds between two messages of a worker
         self._next_look = 0.0
 
-    def ask_worker(self) -> WorkerFacts:
-        """Return what a worker says of its machine."""
-        ask = ray.remote(max_retries=2, **self._needs)(describe_worker)
+    def ask_worker(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns on a worker."""
+        ask = ray.remote(max_retries=2, **self._needs)(lambda *values: question(*values))  # Ray takes no built-in one
         try:
-            facts: WorkerFacts = ray.get(ask.remote(self.options), timeout=_PATIENCE)
+            return ray.get(ask.remote(*arguments), timeout=_PATIENCE)
         except exceptions.GetTimeoutError:
             raise OSError(f"no node of the Ray cluster has a free place ({_words(self._needs)})") from None
         except exceptions.RayTaskError as error:
             raise _plain(error) from None
         except exceptions.RayError as error:
             raise OSError(f"a worker of the Ray cluster died at once: {_first_sentence(error)}") from None
-        return facts
 
     def count_places(self) -> int:
         """Return how many jobs the nodes can train at a time."""
@@ -87,21 +89,21 @@ class RayCluster(Remote):
 
     def train(self, next_job: NextJob, places: int) -> Outcomes:
         """Train jobs, so many at a time, until there is none."""
+        self._pace = max(LETTER, _SHARE * places)
+        self.options = replace(self.options, checkpoint_seconds=max(self.options.checkpoint_seconds, self._pace))
         while True:
             while len(self._busy) < places and (job := next_job()) is not None:
                 self._submit(job)
             if not self._busy:
                 return
-            # What is ready is here: to fetch it from a machine that has been switched off would hold up all others.
-            ready, _ = ray.wait(list(self._busy), num_returns=1, timeout=_LOOK)
-            for stream in ready:
+            for stream in self._ready():
                 job = self._busy[stream]
                 for outcome in self._next(stream, job):
                     lent = stream in self._lent
                     if isinstance(outcome, Ended):
                         self._forget(stream)
                     if isinstance(outcome, Ended) and outcome.how == "no data":
-                        self._submit(job, [ray.put(self.lend(job, outcome.reason, again=lent))])
+                        self._submit(job, [self._share(job, outcome.reason, again=lent)])
                     else:
                         yield job, outcome
             for stream in self._vanished():
@@ -123,9 +125,27 @@ class RayCluster(Remote):
         finally:
             _handle(signal.SIGINT, impatient)
 
+    def _ready(self) -> list[Any]:
+        """The streams that have something, all of them at once: what they tell is recorded together.
+
+        What is ready is here. To fetch it from a machine that has been switched off would hold up all others.
+        """
+        ready, others = ray.wait(list(self._busy), num_returns=1, timeout=_LOOK)
+        if ready and others:
+            ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
+        return ready
+
+    def _share(self, job: Job, reason: str, *, again: bool) -> Any:
+        """A reference to the data of a job: Ray sends it once to each node."""
+        key = data_key(job.configs[0])
+        lent = self.lend(job, reason, again=again)
+        if key not in self._shared:
+            self._shared[key] = ray.put(lent)
+        return self._shared[key]
+
     def _submit(self, job: Job, *data: Any) -> None:
         train = ray.remote(num_returns="streaming", max_retries=0, **self._needs)(_train)
-        stream = train.remote(pack(job, self.options), *data)
+        stream = train.remote(pack(job, self.options, pace=self._pace), *data)
         self._busy[stream] = job
         if data:
             self._lent.add(stream)
@@ -220,7 +240,7 @@ def _first_sentence(error: Exception) -> str:
 def _plain(error: Any) -> Exception:
     """What a task raised, as it would have been raised here."""
     cause = error.cause
-    known = isinstance(cause, OSError | ValueError | TypeError | MemoryError)
+    known = isinstance(cause, OSError | ValueError | TypeError | MemoryError | ImportError)
     return cause if known else RuntimeError(f"a worker failed: {type(cause).__name__}: {cause}")
 
 

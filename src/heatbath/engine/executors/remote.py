@@ -6,9 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from heatbath.engine import planning
-from heatbath.engine.executors.parcels import WorkerFacts, check_versions, own_versions
+from heatbath.engine.executors.parcels import (
+    ASK_FOR_HEATBATH,
+    WorkerFacts,
+    check_versions,
+    describe_worker,
+    own_versions,
+)
 from heatbath.engine.jobs import Job
 from heatbath.engine.options import Options
 from heatbath.engine.trainer import Lent, Trainer
@@ -26,8 +33,8 @@ class Remote:
         self.options, self.checkpoints = replace(options, executor=None, checkpoint_seconds=seconds), checkpoints
         self._trainer = Trainer(replace(self.options, device="cpu"), checkpoints)
 
-    def ask_worker(self) -> WorkerFacts:
-        """Return what a worker says of its machine."""
+    def ask_worker(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns on a worker."""
         raise NotImplementedError
 
     def count_places(self) -> int:
@@ -39,10 +46,17 @@ class Remote:
         """What a worker says of its machine; the others are taken to be like it.
 
         Raises:
-            ValueError: it has another version of heatbath, Python or torch.
+            ValueError: it has another version of heatbath, Python or torch, or no heatbath.
         """
-        facts = self.ask_worker()
-        check_versions(facts.host, facts.versions, own_versions())
+        own = own_versions()
+        # Our own functions would be looked for in the heatbath there, which may have none of that name.
+        try:
+            host, version = self.ask_worker(eval, ASK_FOR_HEATBATH)
+        except ImportError as error:
+            raise ValueError(f"a worker lacks heatbath ({error}): install {own['heatbath']} on all") from None
+        check_versions(host, {"heatbath": version}, {"heatbath": own["heatbath"]})
+        facts: WorkerFacts = self.ask_worker(describe_worker, self.options)
+        check_versions(facts.host, facts.versions, own)
         return facts
 
     @property
@@ -56,9 +70,12 @@ class Remote:
         return 1 if self.device == "cpu" else self.options.workers or max(1, self.count_places())
 
     def prepare(self, configs: Sequence[RunConfig], progress: Callable[[str, int, int], None] | None = None) -> None:
-        """Meet a worker; the data is looked for by the workers, and lent to those who lack it."""
+        """Meet a worker; the data is looked for by the workers, and lent to those who lack it.
+
+        All are to train on what that one does: other numbers come from a CPU than from a GPU.
+        """
         del configs, progress
-        assert self.facts
+        self.options = replace(self.options, device=self.facts.device)
 
     def rounds(self, configs: Sequence[RunConfig]) -> list[list[RunConfig]]:
         """Return all runs: a worker sets its threads for each job."""

@@ -63,13 +63,15 @@ def initialize(model: nn.Module, generator: torch.Generator) -> None:
         nn.init.zeros_(layer.bias)
 
 
-def pretrained(weights: Any, data_dir: str | os.PathLike[str] | None, progress: Any = None) -> dict[str, Tensor]:
+def pretrained(
+    weights: Any, data_dir: str | os.PathLike[str] | None, progress: Any = None, *, download: bool = True
+) -> dict[str, Tensor]:
     """Return the convolutions: of ImageNet, found or downloaded; of a verified file; or the tensors given."""
     from heatbath.data.formats import DataError
     from heatbath.data.vgg16_features import check_features, feature_shapes, load_vgg16_features
 
     if not isinstance(weights, Mapping):
-        return load_vgg16_features(weights, data_dir=data_dir, progress=progress)
+        return load_vgg16_features(weights, data_dir=data_dir, download_missing=download, progress=progress)
     try:
         check_features(weights)
     except DataError as error:
