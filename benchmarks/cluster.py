@@ -1,9 +1,12 @@
 """What the driver of a large cluster costs: workers are simulated, the store, the claims and the queue are real.
 
     python benchmarks/cluster.py --runs 1000 10000 100000 --workers 1000
+    python benchmarks/cluster.py --runs 10000 --state-kB 640
 
 Nothing is trained. Each of the workers reports an epoch in turn and dies now and then, with all that it has not
-finished. The numbers are those of one core, after a call that imports what is needed: milliseconds of a run, on the
+finished or saved. With ``--state-kB`` the third of five reports has a checkpoint of that size, which the driver writes
+to its disk as it does with Ray (640 is the paper's perceptron); making it is the worker's work, and not counted. The
+numbers are those of one core, after a call that imports what is needed: milliseconds of a run, on the
 clock and of the processor, which other programs do not lengthen; reports a second; and memory. What the driver takes
 while it drives (``driving_MB``: its growth from the first job to the last) is told apart from the configs, which the
 caller made, and from the records, which the caller gets. A run must be finished once and none lost, or the benchmark
@@ -25,15 +28,19 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from heatbath.cli import app
 from heatbath.engine.executors.choice import NextJob
+from heatbath.engine.executors.parcels import Delivery, keep
 from heatbath.engine.jobs import Ended, Job, Measured, Outcome
 from heatbath.engine.options import Options
 from heatbath.engine.run import complete, load
+from heatbath.runs.checkpoints import Saver
 from heatbath.runs.configs import RunConfig, sweep
 from heatbath.runs.records import Epoch
 
-EPOCHS = 5
+EPOCHS, STATE_AT = 5, 2
 METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 ORIGIN = {"device": "simulated", "heatbath": "0", "torch": "0", "python": "0", "precision": "fp32"}
 
@@ -44,12 +51,16 @@ class Simulated:
     Args:
         workers: how many.
         death: the chance that one dies instead of a report.
+        checkpoints: the folder of the driver's checkpoints.
+        state_kB: the size of a state; 0 is none.
     """
 
     device, slots = "cpu", 1
 
-    def __init__(self, workers: int, death: float) -> None:
+    def __init__(self, workers: int, death: float, checkpoints: Path, state_kB: int) -> None:
         self._workers, self._death, self._random = workers, death, random.Random(1)
+        self._checkpoints, self._state = checkpoints, torch.zeros(250 * state_kB) if state_kB else None
+        self.theirs = self.theirs_cpu = 0.0  # seconds that workers would have taken
         self.reports, self.lost, self.finished = 0, 0, Counter[str]()
         self.first_MB = self.most_MB = 0.0
 
@@ -77,7 +88,7 @@ class Simulated:
         while True:
             self.most_MB = max(self.most_MB, resident())
             while len(busy) < places and (job := next_job()) is not None:
-                busy.append((job, 0))
+                busy.append((job, 0 if job.sources[0] is None else STATE_AT + 1))
             if not busy:
                 return
             going_on = []
@@ -87,7 +98,7 @@ class Simulated:
                     yield job, Ended("lost", "the node is gone")
                     continue
                 self.reports += 1
-                yield job, self._measured(job, epoch)
+                yield job, keep(self._deliver(job, epoch), job, self._checkpoints)
                 if epoch + 1 == EPOCHS:
                     self.finished.update(config.run for config in job.configs)
                     yield job, Ended()
@@ -99,10 +110,22 @@ class Simulated:
     def close(self) -> None:
         """Nothing is left."""
 
-    def _measured(self, job: Job, epoch: int) -> Measured:
-        numbers = {name: float(epoch + job.configs[0].seed % 97) / 100.0 for name in METRICS}
-        one = Epoch(0.005, numbers, ORIGIN)
-        return Measured(epoch, ((one,),), durable=epoch + 1 == EPOCHS, seconds=0.1, origin=ORIGIN)
+    def _deliver(self, job: Job, epoch: int) -> Delivery:
+        last = epoch + 1 == EPOCHS
+        one = self._epoch(job, epoch)
+        if self._state is None or epoch != STATE_AT:
+            return Measured(epoch, ((one,),), durable=last, seconds=0.1, origin=ORIGIN), None
+        start, cpu = time.perf_counter(), time.process_time()
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            curve = [self._epoch(job, k) for k in range(epoch + 1)]
+            file = Saver(Path(folder), job.name).save(epoch + 1, [job.configs[0].run], [{"x": self._state}], [curve])
+            state = file.read_bytes()
+        self.theirs += time.perf_counter() - start
+        self.theirs_cpu += time.process_time() - cpu
+        return Measured(epoch, ((one,),), checkpoint=file.name, durable=True, seconds=0.1, origin=ORIGIN), state
+
+    def _epoch(self, job: Job, epoch: int) -> Epoch:
+        return Epoch(0.005, {name: float(epoch + job.configs[0].seed % 97) / 100.0 for name in METRICS}, ORIGIN)
 
 
 def list_runs(folder: Path) -> None:
@@ -116,14 +139,15 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
-def measure(runs: int, workers: int, death: float, folder: Path) -> dict[str, Any]:
+def measure(runs: int, workers: int, death: float, folder: Path, state_kB: int = 0) -> dict[str, Any]:
     """What a call for so many runs costs, and a second one that finds them all finished."""
     empty = resident()
     configs = sweep(RunConfig(epochs=EPOCHS), seed=range(runs))
-    simulated = Simulated(workers, death)
+    simulated = Simulated(workers, death, folder / "checkpoints", state_kB)
     start, cpu = time.perf_counter(), time.process_time()
     records = complete(configs, folder, Options(device="cpu"), lambda _: None, executor=lambda *_: simulated)
-    seconds, busy = time.perf_counter() - start, time.process_time() - cpu
+    seconds = time.perf_counter() - start - simulated.theirs
+    busy = time.process_time() - cpu - simulated.theirs_cpu
     statuses = Counter(record.status for record in records)
     if statuses != {"finished": runs} or set(simulated.finished.values()) != {1}:
         raise SystemExit(f"not every run was finished once: {statuses}, {simulated.finished.most_common(3)}")
@@ -140,6 +164,7 @@ def measure(runs: int, workers: int, death: float, folder: Path) -> dict[str, An
     return {
         "runs": runs,
         "workers": workers,
+        "state_kB": state_kB,
         "reports": simulated.reports,
         "lost": simulated.lost,
         "seconds": seconds,
@@ -162,6 +187,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, nargs="+", default=[1000, 10_000, 100_000])
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--death", type=float, default=0.001, help="the chance that a worker dies instead of a report")
+    parser.add_argument("--state-kB", type=int, default=0, help="the size of a checkpoint; 0 is none")
     parser.add_argument("--json", help="a file for the numbers")
     arguments = parser.parse_args()
     rows = []
@@ -169,7 +195,7 @@ def main() -> None:
         measure(100, arguments.workers, 0.0, Path(folder))
     for runs in arguments.runs:
         with tempfile.TemporaryDirectory(prefix="heatbath-") as folder:
-            rows.append(measure(runs, arguments.workers, arguments.death, Path(folder)))
+            rows.append(measure(runs, arguments.workers, arguments.death, Path(folder), arguments.state_kB))
         print(", ".join(f"{name} {value:.4g}" for name, value in rows[-1].items()), flush=True)
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(rows, indent=1))
