@@ -78,7 +78,8 @@ def start_cluster(**settings):
 
 def drive(cluster, store):
     command = [sys.executable, "-c", DRIVER, json.dumps([config.to_dict() for config in CONFIGS]), str(store)]
-    return subprocess.Popen([*command, cluster.address], stdout=subprocess.PIPE, text=True, env=os.environ)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    return subprocess.Popen([*command, cluster.address], env=os.environ, **pipes)
 
 
 def test_a_killed_driver_leaves_no_work_behind_and_the_same_call_goes_on(cluster, expected, tmp_path):
@@ -95,6 +96,17 @@ def test_a_killed_driver_leaves_no_work_behind_and_the_same_call_goes_on(cluster
     assert driver.returncode == 0
     assert trained[-1] <= 24 - kept + 4  # what the two runs at work had not sent yet
     assert curves(load(tmp_path)) == expected
+
+
+def test_an_interrupt_cancels_the_jobs_on_a_cluster_of_others(cluster, tmp_path):
+    with drive(cluster, tmp_path) as driver:
+        for line in driver.stdout:
+            if int(line) >= 5:
+                break
+        driver.send_signal(signal.SIGINT)
+    assert driver.returncode != 0
+    assert wait_until(lambda: not busy_workers())
+    assert sum(len(record.epochs) for record in load(tmp_path)) >= 4
 
 
 def test_a_killed_node_costs_what_was_not_saved(cluster, short_letters, tmp_path, monkeypatch):
