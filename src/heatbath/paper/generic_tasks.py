@@ -81,7 +81,8 @@ def _perceptron(*sizes: int) -> nn.Module:
 
 def _cnn() -> nn.Module:
     convolutions = (nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2))
-    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(32 * 5 * 5, 10))
+    network = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(32 * 5 * 5, 10))
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return] # twice as fast
 
 
 def _residual() -> nn.Module:
