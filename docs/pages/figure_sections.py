@@ -181,14 +181,18 @@ def plain_loop() -> SimpleNamespace:
 
 def planned_counts() -> SimpleNamespace:
     """Return how many claims of the preregistered experiments are judged, and the outcomes in words."""
-    judged = [one for figure in planned().values() for one in figure.verdicts]
+    everything = [one for figure in planned().values() for one in figure.verdicts]
+    judged = [one for one in everything if one.planned]
     calculations = {one.name: one for name in planned() for one in PLANNED[name].calculations("paper")}
     networks = 0
     for name, one in calculations.items():
         file = ROOT / f"results/calculations/{name}.json"
         if file.exists():
             networks += _networks(one.settings["kind"], json.loads(file.read_text(encoding="utf-8"))["result"])
-    return SimpleNamespace(total=len(judged), words=_count(judged), networks=networks)
+    later = [one for one in everything if not one.planned]
+    return SimpleNamespace(
+        total=len(judged), words=_count(judged), later=len(later), later_words=_count(later), networks=networks
+    )
 
 
 def _networks(kind: str, result: Mapping[str, Any]) -> int:
