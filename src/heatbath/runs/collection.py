@@ -163,17 +163,22 @@ def changed_tasks(records: Iterable[Record]) -> list[str]:
 def varying(configs: Sequence[RunConfig]) -> list[str]:
     """Return the fields in which configs differ, among those that the field does something for."""
     names = configs[0].settings() if configs else ()
-    return [name for name in names if len({_told_apart(getattr(one, name)) for one in concerned(configs, name)}) > 1]
+    return [name for name in names if _differ([getattr(config, name) for config in concerned(configs, name)])]
 
 
 def concerned(configs: Iterable[RunConfig], name: str) -> list[RunConfig]:
     """Return those that a field does something for: a law, random ones; a form of the momentum, those with some."""
+    draws, moves = name in ("law", "coupling"), name in ("nesterov", "coupling")
     return [
         config
         for config in configs
-        if (config.protocol.kind == "random" or name not in ("law", "coupling"))
-        and (config.momentum > 0.0 or name not in ("nesterov", "coupling"))
+        if (not draws or config.protocol.kind == "random") and (not moves or config.momentum > 0.0)
     ]
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    first = _told_apart(values[0]) if values else None
+    return any(value is not values[0] and _told_apart(value) != first for value in values)
 
 
 def _told_apart(value: Any) -> tuple[type, Any]:
