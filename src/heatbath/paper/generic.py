@@ -36,9 +36,9 @@ ARENAS = {
     "table": Arena("MLP, a table", (5e-4, 2e-3, 8e-3), 32, 455, 114, 0.4),
     "softmax": Arena("softmax regression, MNIST", (1e-4, 5e-4, 2.5e-3), 64, 5000, 5000, 1.5),
     "perceptron": Arena("perceptron, MNIST", (1e-4, 5e-4, 2.5e-3), 64, 5000, 5000, 3.0),
-    "cnn": Arena("CNN, MNIST", (1e-4, 5e-4, 2.5e-3), 64, 5000, 5000, 60.0),
-    "residual": Arena("residual network, CIFAR-10", (5e-4, 2e-3, 8e-3), 64, 5000, 5000, 400.0),
-    "gpt": Arena("byte GPT, technical prose", (2e-3, 8e-3, 3.2e-2), 64, 5000, 2000, 600.0),
+    "cnn": Arena("CNN, MNIST", (1e-4, 5e-4, 2.5e-3), 64, 5000, 5000, 30.0),
+    "residual": Arena("residual network, CIFAR-10", (5e-4, 2e-3, 8e-3), 64, 5000, 5000, 280.0),
+    "gpt": Arena("byte GPT, technical prose", (2e-3, 8e-3, 3.2e-2), 64, 5000, 2000, 300.0),
 }
 _METRICS = {"loss": "test_loss", "accuracy": "test_accuracy"}
 MARGINS = {"loss": 0.02, "accuracy": 0.002}  # of a logarithm, and of a share: what nobody would change a recipe for
