@@ -18,6 +18,7 @@ from heatbath.paper.claims import all_equal
 from heatbath.paper.collapse import KNOBS, RESAMPLES, SHUFFLES
 from heatbath.paper.groups import FigureRuns
 from heatbath.paper.quantities import BEST_TEST, FINAL_TEST, MEAN_TEST, ROUGHNESS, TAIL_LOSS
+from heatbath.paper.temperature import late_balance
 from heatbath.stats.order import explained_by_chance, explained_by_order, rank_correlation
 from heatbath.stats.verdicts import Verdict, judge
 from heatbath.thermostat import Thermostat
@@ -219,7 +220,7 @@ def thermometer() -> SimpleNamespace:
         motion=(min(motion), max(motion)),
         hotter=[fmean(hot) / fmean(cold) for hot, cold in quarters],
         by_seed=(min(pairs), max(pairs)),
-        first_third=fmean(row["equilibrium_ratio"] for run in runs["constant"] for row in run[5:60]),
+        first_third=fmean(late_balance(run[:60]) or math.nan for run in runs["constant"]),
         end=equilibrium.evidence.means[0] if equilibrium.evidence.means else math.nan,
         steps=everything[0][-1]["step"],
         reshuffled=1 - 2 * 0.9 * 256 / (0.1 * (60_000 - 256)),

@@ -45,9 +45,11 @@ def test_auto_needs_an_array_and_a_part_must_have_runs():
     uneven = {"ID": "7", "MIN": "1", "COUNT": "3"}  # of --array=1,3,7
     with pytest.raises(ValueError, match="evenly spaced"):
         take_shard(CONFIGS, "auto", {f"SLURM_ARRAY_TASK_{name}": value for name, value in uneven.items()})
-    alone = {"ID": "3", "MIN": "3", "COUNT": "1"}  # one of them, submitted again
-    with pytest.raises(ValueError, match=r"begins at 3 may be a part of one; begin at 0 or 1, or give K/N$"):
-        take_shard(CONFIGS, "auto", {f"SLURM_ARRAY_TASK_{name}": value for name, value in alone.items()})
+    again = [("1", "1", "of one task"), ("3", "2", "that begins at 3")]  # --array=1 and --array=3,4 of an earlier array
+    for first, count, words in again:
+        part = {"ID": first, "MIN": first, "COUNT": count}
+        with pytest.raises(ValueError, match=rf"a Slurm array {words} may be a part of another: give K/N$"):
+            take_shard(CONFIGS, "auto", {f"SLURM_ARRAY_TASK_{name}": value for name, value in part.items()})
     with pytest.raises(ValueError, match="SLURM_ARRAY_TASK_ID is no number"):
         take_shard(CONFIGS, "auto", {"SLURM_ARRAY_TASK_ID": "x"})
     with pytest.raises(ValueError, match="only 20 runs"):

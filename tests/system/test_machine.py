@@ -90,7 +90,10 @@ def test_the_version_of_a_checkout_has_its_commit_and_a_mark_for_changes(tmp_pat
     assert version() == f"1.2.3+g{commit}.dirty"
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries stay as they are")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or float(platform.libc_ver()[1]) < 2.35,
+    reason="other C libraries stay as they are, and older ones give pieces of more than 32 MiB back",
+)
 @pytest.mark.parametrize(("keep", "few"), [("pass", False), ("keep_freed_memory()", True)])
 def test_a_worker_finds_the_memory_that_it_freed(keep, few):
     """Without that, each of these tensors comes page by page from the system."""

@@ -93,12 +93,11 @@ def _report_on_paper(source: Path, scale: str | None, seeds: int | None, out: Pa
         known = {record.run: record for record in records}
         folder = source if source.is_dir() else source.parent
         chosen = _choose_scale(known, scale, folder, source)
-        experiments = [experiment for experiment in find_experiments() if experiment.exists(chosen)]
-        found = {name: calculations.cached_results(one.calculations(chosen), folder) for name, one in PLANNED.items()}
-        experiments += [one for name, one in PLANNED.items() if one.has_results(known, chosen, seeds, found[name])]
-        left_out = [experiment.name for experiment in find_experiments() if not experiment.exists(chosen)]
-        asked = [calculation for experiment in experiments for calculation in experiment.calculations(chosen)]
+        asked = [one for e in (*find_experiments(), *PLANNED.values()) for one in e.calculations(chosen)]
         results = calculations.cached_results(asked, folder)
+        experiments = [experiment for experiment in find_experiments() if experiment.exists(chosen)]
+        experiments += [one for one in PLANNED.values() if one.has_results(known, chosen, seeds, results)]
+        left_out = [experiment.name for experiment in find_experiments() if not experiment.exists(chosen)]
         taken = "has other numbers than were read before, and taken, of"
         warnings = [f"{file} {taken} {count(len(runs), 'run')}: {name_some(runs)}" for file, runs in differing.items()]
         warnings += [f"{file} is damaged, and counts as missing" for file in calculations.damaged_results(folder)]

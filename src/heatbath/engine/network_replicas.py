@@ -121,7 +121,7 @@ class CpuReplica(NetworkReplicas):
     """A single replica, whose bits do not depend on any neighbours; see `NetworkReplicas`."""
 
     def __init__(self, config: RunConfig, network: StackedNetwork, splits: Mapping[str, Split], precision: str) -> None:
-        at_once = evaluation_size(config, splits["train"].images.device)
+        at_once = evaluation_size(config, torch.device("cpu"))
         super().__init__([config], network, splits, precision, at_once)
         self._optimizer = RunOptimizer(config, self._params, network.gains)
 

@@ -52,7 +52,8 @@ def replica_bytes(config: RunConfig) -> int:
 def evaluation_size(config: RunConfig, device: torch.device) -> int:
     """Return how many samples are evaluated at once: a fixed number, as the last bits depend on it.
 
-    On a CPU they are as few as its caches hold, or 32, which hide what a call costs.
+    At most 500. On a CPU about 8 MiB of activations, which its caches can hold, but at least 32 samples, over which the
+    cost of a call is spread.
     """
     each = max(1, config.cost.activation_bytes)
     most = max(32, 2**23 // each) if device.type == "cpu" else 500

@@ -47,7 +47,7 @@ def _of_slurm(environment: Mapping[str, str]) -> str:
     part, beside = divmod(numbers["ID"] - numbers["MIN"], max(1, numbers["STEP"]))
     if beside or not 0 <= part < numbers["COUNT"]:
         raise ValueError("shard auto: tasks of a Slurm array must be evenly spaced, as in --array=1-8; or give K/N")
-    if numbers["MIN"] > 1:  # a task that is submitted again alone would take the runs of all
-        words = f"a Slurm array that begins at {numbers['MIN']} may be a part of one"
-        raise ValueError(f"shard auto: {words}; begin at 0 or 1, or give K/N")
+    if numbers["MIN"] > 1 or numbers["COUNT"] == 1:  # submitted again alone it would take the runs of all
+        what = "of one task" if numbers["COUNT"] == 1 else f"that begins at {numbers['MIN']}"
+        raise ValueError(f"shard auto: a Slurm array {what} may be a part of another: give K/N")
     return f"{part + 1}/{numbers['COUNT']}"

@@ -38,7 +38,7 @@ Lent: TypeAlias = "tuple[dict[tuple[Any, ...], Dataset | Splits], Any]"
 class Trainer:
     """Trains stacks, one after another, with the options of the call, of which the device is resolved.
 
-    Data that is nowhere to be found is fetched, or not: where somebody else may have it.
+    Data that is missing is downloaded; with ``fetch=False`` it is not, as the driver may lend it.
     """
 
     def __init__(self, options: Options, checkpoints: Path, *, fetch: bool = True) -> None:

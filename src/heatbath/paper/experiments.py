@@ -70,7 +70,7 @@ class Experiment:
     ) -> bool:
         """Return whether any of its runs has ended, or any of its calculations has a result; as `figure` is asked.
 
-        One that is run in parts shares runs with others, and has results where a claim can be judged.
+        An experiment in parts has results as soon as one of its claims can be judged.
         """
         if self.in_parts:
             return bool(self.figure(records, scale, seeds, results).verdicts)

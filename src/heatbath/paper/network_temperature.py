@@ -66,7 +66,7 @@ def _readings(found: FigureRuns, model: str) -> dict[str, list[Readings]]:
 
 
 def _claims(found: FigureRuns) -> list[Judgeable]:
-    """As planned: of the CNN by its last reading, which has most of the training in its window."""
+    """Those of the plan: at the end is the last reading of the CNN, and the last quarter of VGG16."""
     cnn = claim_temperatures(_readings(found, "cnn"), "CNN: ", lambda run: run[-1]["equilibrium_ratio"])
     return [*cnn, *claim_temperatures(_readings(found, "vgg16"), "VGG16: ")]
 

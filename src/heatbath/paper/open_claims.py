@@ -28,31 +28,31 @@ def _open(scale: Scale) -> Sequence[Group]:
     return protocol_groups(vgg16(), SCRATCH_SEEDS, _SCRATCH, PROTOCOLS[1:]) + tuned
 
 
-def _when_complete(found: FigureRuns, part: str) -> FigureRuns:
-    """What there is, if all runs of a part have ended, and nothing before: nobody looks half-way."""
-    runs = [config for group in found.part(part) for config in group.configs]
+def _when_complete(found: FigureRuns, part: str, seeds: int) -> FigureRuns:
+    """What there is, if all planned runs of a part have ended, and nothing before: nobody looks half-way."""
+    runs = [group.config.with_(seed=seed) for group in found.part(part) for seed in range(seeds)]
     return found if all(has_ended(found.records, config) for config in runs) else replace(found, records={})
 
 
-def _better(found: FigureRuns, part: str, quantity: Quantity) -> Judgeable:
+def _better(found: FigureRuns, part: str, quantity: Quantity, seeds: int) -> Judgeable:
     constant, random = found.labelled(part, "constant", "random")
     said = f"Random has a higher {quantity.name} than constant, {part}"
-    return greater(_when_complete(found, part), said, (random, constant), quantity)
+    return greater(_when_complete(found, part, seeds), said, (random, constant), quantity)
 
 
 def _claims_alone(found: FigureRuns) -> list[Judgeable]:
-    return [_better(found, _SCRATCH, FINAL_TEST)]
+    return [_better(found, _SCRATCH, FINAL_TEST, ALONE_SEEDS)]
 
 
 def _open_claims(found: FigureRuns) -> list[Judgeable]:
     claims: list[Judgeable] = []
-    for part in found.parts:
+    for part, seeds in ((_SCRATCH, SCRATCH_SEEDS), (_IMAGENET, IMAGENET_SEEDS)):
         (random,) = found.labelled(part, "random")
         pairs = [(random, group) for group in found.part(part) if group.label.startswith("cyclic")]
         for quantity in (FINAL_TEST, BEST_TEST):
             said = f"Random reaches the {quantity.name} of the best cyclic protocol, {part}"
-            claims.append(every_pair(not_worse, _when_complete(found, part), said, pairs, quantity))
-    return [*claims, *(_better(found, _IMAGENET, quantity) for quantity in (FINAL_TEST, BEST_TEST))]
+            claims.append(every_pair(not_worse, _when_complete(found, part, seeds), said, pairs, quantity))
+    return [*claims, *(_better(found, _IMAGENET, quantity, IMAGENET_SEEDS) for quantity in (FINAL_TEST, BEST_TEST))]
 
 
 def _panels(found: FigureRuns) -> list[Panel]:

@@ -19,7 +19,7 @@ _SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 3, "paper": 3}
 _EPOCHS: dict[Scale, int] = {"smoke": 4, "laptop": 30, "paper": 180}
 _READINGS: dict[Scale, int] = {"smoke": 20, "laptop": 60, "paper": 180}
 MARGIN = 0.2  # of a ratio about 1
-_WINDOW = 50  # readings over which the thermometer averages dissipation and fluctuation
+_WINDOW = 50  # readings over which the thermometer of these results averaged dissipation and fluctuation
 KINDS = {
     "constant": ({"law": "constant", "coupling": "gradient"}, CONSTANT),
     "random": ({"law": "uniform:1.0", "coupling": "gradient"}, RANDOM),

@@ -78,7 +78,7 @@ def start_cluster(**settings):
 
 def drive(cluster, store):
     command = [sys.executable, "-c", DRIVER, json.dumps([config.to_dict() for config in CONFIGS]), str(store)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([*command, cluster.address], env=os.environ, **pipes)
 
 
@@ -104,9 +104,11 @@ def test_an_interrupt_cancels_the_jobs_on_a_cluster_of_others(cluster, tmp_path)
             if int(line) >= 5:
                 break
         driver.send_signal(signal.SIGINT)
-    assert driver.returncode != 0
+        rest, told = driver.communicate(timeout=60.0)
+    assert "Interrupted: stopped: " in told.splitlines()[-1]
+    assert not rest or int(rest.split()[-1]) < 24
     assert wait_until(lambda: not busy_workers())
-    assert sum(len(record.epochs) for record in load(tmp_path)) >= 4
+    assert 4 <= sum(len(record.epochs) for record in load(tmp_path)) < 24
 
 
 def test_a_killed_node_costs_what_was_not_saved(cluster, short_letters, tmp_path, monkeypatch):
@@ -138,7 +140,9 @@ def test_a_killed_node_costs_what_was_not_saved(cluster, short_letters, tmp_path
     assert curves(records) == curves(run(configs, device="cpu", workers=2))
     assert len([message for message in said if "lost" in message]) == 1
     assert 240 <= len(told) <= 242
-    assert resumed[0] - killed[0] < 20.0
+    assert killed
+    assert resumed
+    assert resumed[0] - killed[0] < 60.0  # a new process, on a busy machine
 
 
 def test_data_that_nodes_lack_is_put_into_the_cluster_once(cluster, tmp_path, monkeypatch):

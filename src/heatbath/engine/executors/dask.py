@@ -17,6 +17,7 @@ import distributed
 from distributed.comm.core import connect
 
 from heatbath.engine.executors.futures import Futures
+from heatbath.engine.executors.local import worker_environment
 from heatbath.engine.options import Options
 from heatbath.engine.trainer import Lent
 from heatbath.system import machine
@@ -71,9 +72,11 @@ class DaskCluster(Futures):
         super().close()
         if self._own:
             cluster = self._client.cluster
-            self._client.close()
-            if cluster is not None:
-                cluster.close()
+            try:
+                self._client.close()
+            finally:
+                if cluster is not None:
+                    cluster.close()
 
 
 class _OwnCluster(distributed.LocalCluster):
@@ -85,12 +88,12 @@ class _OwnCluster(distributed.LocalCluster):
 
     def __init__(self, workers: int) -> None:
         super().__init__(n_workers=0, dashboard_address=None, silence_logs=logging.CRITICAL)
-        command = [sys.executable, "-m", "distributed.cli.dask_worker", self.scheduler_address, "--no-dashboard"]
+        command = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", self.scheduler_address, "--no-dashboard"]
         self._program = subprocess.Popen(
             [*command, "--nworkers", str(workers), "--nthreads", "1", "--death-timeout", f"{_PATIENCE:.0f}"],
             stdin=subprocess.DEVNULL,
             stdout=2,  # what a task prints must not come between what the command prints
-            env={**os.environ, "DASK_LOGGING__DISTRIBUTED": "critical"},
+            env=worker_environment(DASK_LOGGING__DISTRIBUTED="critical"),
             start_new_session=True,
         )
 
@@ -113,10 +116,23 @@ def _connect(options: Options, address: str | None) -> Any:
             with ThreadPoolExecutor(1) as thread:  # a notebook has a loop of its own
                 thread.submit(asyncio.run, _knock(address)).result()
             return distributed.Client(address, timeout=_ANSWER, set_as_default=False)
-        return distributed.Client(_OwnCluster(options.workers or machine.available_cores()), set_as_default=False)
+        return _start(options.workers or machine.available_cores())
     except (OSError, TimeoutError, ValueError) as error:
         words = str(error).partition("\n")[0] or f"no answer within {_ANSWER:.0f} s"
         raise OSError(f"no Dask scheduler at {address or 'this machine'}: {words}") from None
+
+
+def _start(workers: int) -> Any:
+    """Return the client of a cluster of our own, with all its workers."""
+    cluster = _OwnCluster(workers)
+    try:
+        client = distributed.Client(cluster, set_as_default=False)
+        client.wait_for_workers(workers, timeout=_PATIENCE)
+        client.run(machine.keep_freed_memory)
+    except BaseException:
+        cluster.close()
+        raise
+    return client
 
 
 async def _knock(address: str) -> None:

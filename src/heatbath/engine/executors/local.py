@@ -176,13 +176,18 @@ def serve(line_handle: int, life_handle: int) -> None:
                 line.send(error if known else RuntimeError(f"a worker failed: {type(error).__name__}: {error}"))
 
 
+def worker_environment(**more: str) -> dict[str, str]:
+    """Return that of a worker process, which is to have the heatbath that this one has."""
+    path = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, **more, "PYTHONPATH": os.pathsep.join(path)}
+
+
 class _Worker:
     def __init__(self, settings: Any, environment: Mapping[str, str]) -> None:
         self.line, theirs = Pipe()
         life, own_end = os.pipe()
         self._life = locks.keep_private(own_end)
         program = WORKER.format(line=theirs.fileno(), life=life)
-        path = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
         # Without -P a module of the current folder could stand in for one of ours.
         # A Ctrl-C is for the parent to act upon; a child that starts with the signal blocked never sees it.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -192,7 +197,7 @@ class _Worker:
                 pass_fds=(theirs.fileno(), life),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a task prints must not come between what the command prints
-                env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)},
+                env=worker_environment(**environment),
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

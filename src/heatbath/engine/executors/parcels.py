@@ -37,8 +37,8 @@ from heatbath.system.whole_files import whole_file
 class Parcel:
     """A job for a worker, whose sources are names of files, and the states in these.
 
-    Its runs stand after ``epoch``, as far as the driver knows. A worker that can tell while it trains waits for
-    ``pace`` seconds between two messages.
+    The driver has ``epoch`` epochs of it. A worker that sends while it trains waits for ``pace`` seconds between two
+    messages.
     """
 
     job: Job

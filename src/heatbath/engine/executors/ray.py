@@ -17,12 +17,7 @@ import ray
 from ray import exceptions
 
 from heatbath.engine.executors.choice import NextJob, Outcomes
-from heatbath.engine.executors.parcels import (
-    Delivery,
-    keep,
-    pack,
-    train_parcel,
-)
+from heatbath.engine.executors.parcels import Delivery, keep, pack, train_parcel
 from heatbath.engine.executors.remote import Remote
 from heatbath.engine.jobs import Ended, Job, Outcome
 from heatbath.engine.options import Options
@@ -78,7 +73,7 @@ class RayCluster(Remote):
         except exceptions.GetTimeoutError:
             raise OSError(f"no node of the Ray cluster has a free place ({_words(self._needs)})") from None
         except exceptions.RayTaskError as error:
-            raise _plain(error) from None
+            raise (error.cause if isinstance(error.cause, ImportError) else _plain(error)) from None
         except exceptions.RayError as error:
             raise OSError(f"a worker of the Ray cluster died at once: {_first_sentence(error)}") from None
 
@@ -240,7 +235,7 @@ def _first_sentence(error: Exception) -> str:
 def _plain(error: Any) -> Exception:
     """What a task raised, as it would have been raised here."""
     cause = error.cause
-    known = isinstance(cause, OSError | ValueError | TypeError | MemoryError | ImportError)
+    known = isinstance(cause, OSError | ValueError | TypeError | MemoryError)
     return cause if known else RuntimeError(f"a worker failed: {type(cause).__name__}: {cause}")
 
 

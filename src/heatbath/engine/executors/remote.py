@@ -72,7 +72,7 @@ class Remote:
     def prepare(self, configs: Sequence[RunConfig], progress: Callable[[str, int, int], None] | None = None) -> None:
         """Meet a worker; the data is looked for by the workers, and lent to those who lack it.
 
-        All are to train on what that one does: other numbers come from a CPU than from a GPU.
+        All use the device of that one, as a CPU and a GPU give different numbers.
         """
         del configs, progress
         self.options = replace(self.options, device=self.facts.device)
