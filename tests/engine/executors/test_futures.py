@@ -221,7 +221,10 @@ def dask_process(kind, scheduler_file, *options, **environment):
     ("there", "words"),
     [
         ('__version__ = "0.0.1"', r"^\S+ has heatbath 0\.0\.1, the driver heatbath \S+: install the same on all$"),
-        ('raise ImportError("no such thing")', r"^a worker lacks heatbath \(no such thing\): install \S+ on all$"),
+        (
+            'raise ImportError("no such thing")',
+            r"^a worker lacks heatbath or torch \(no such thing\): install the same on all$",
+        ),
     ],
 )
 def test_a_worker_with_a_heatbath_that_has_none_of_this_code_is_refused(there, words, tmp_path):

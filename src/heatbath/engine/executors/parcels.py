@@ -59,8 +59,10 @@ class WorkerFacts:
     host: str
 
 
-# An expression, for a worker whose heatbath may have none of our functions.
-ASK_FOR_HEATBATH = "__import__('socket').gethostname(), getattr(__import__('heatbath'), '__version__', 'unknown')"
+# An expression, for a worker whose heatbath may have none of our functions. It imports torch, as loky restarts workers
+# that take much more memory than after their first task.
+_HEATBATH = "getattr(__import__('heatbath'), '__version__', 'unknown')"
+ASK_FOR_HEATBATH = f"__import__('torch') and (__import__('socket').gethostname(), {_HEATBATH})"
 _PREFIX = "heatbath-worker-"  # of the folders of workers
 _YOUNG = 60.0  # seconds within which a folder may not have its lock yet
 

@@ -53,7 +53,7 @@ class Remote:
         try:
             host, version = self.ask_worker(eval, ASK_FOR_HEATBATH)
         except ImportError as error:
-            raise ValueError(f"a worker lacks heatbath ({error}): install {own['heatbath']} on all") from None
+            raise ValueError(f"a worker lacks heatbath or torch ({error}): install the same on all") from None
         check_versions(host, {"heatbath": version}, {"heatbath": own["heatbath"]})
         facts: WorkerFacts = self.ask_worker(describe_worker, self.options)
         check_versions(facts.host, facts.versions, own)
